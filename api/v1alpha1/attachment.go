@@ -1,0 +1,267 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// InfraClusterAttachment puts one hosted cluster on the VLAN of an Infra of the same namespace.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=infraclusterattachments,singular=infraclusterattachment,shortName=infraattachment;ica
+// +kubebuilder:printcolumn:name="Infra",type=string,JSONPath=`.spec.infraRef.name`
+// +kubebuilder:printcolumn:name="HostedCluster",type=string,JSONPath=`.spec.hostedClusterRef.name`
+// +kubebuilder:printcolumn:name="Domain",type=string,JSONPath=`.status.domain`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Sources",type=string,JSONPath=`.status.conditions[?(@.type=="SourcesDiscovered")].status`,priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type InfraClusterAttachment struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec InfraClusterAttachmentSpec `json:"spec"`
+	// +optional
+	Status InfraClusterAttachmentStatus `json:"status,omitempty"`
+}
+
+// InfraClusterAttachmentList is a list of attachments.
+//
+// +kubebuilder:object:root=true
+type InfraClusterAttachmentList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []InfraClusterAttachment `json:"items"`
+}
+
+// InfraClusterAttachmentSpec says which hosted cluster goes on which VLAN under which domain.
+type InfraClusterAttachmentSpec struct {
+	// InfraRef names the Infra.
+	InfraRef InfraReference `json:"infraRef"`
+	// HostedClusterRef names the HostedCluster.
+	HostedClusterRef HostedClusterReference `json:"hostedClusterRef"`
+	// DNS is the domain of the cluster.
+	DNS AttachmentDNS `json:"dns"`
+	// ControlPlaneNamespace is where the control-plane pods are.
+	// Default: <hostedClusterRef.namespace>-<hostedClusterRef.name>, dots of the name turned into dashes.
+	// +optional
+	ControlPlaneNamespace string `json:"controlPlaneNamespace,omitempty"`
+	// APIServerService is the Service of the API server in the control-plane namespace.
+	// +kubebuilder:default=kube-apiserver
+	// +optional
+	APIServerService string `json:"apiServerService,omitempty"`
+	// ExternalService publishes names of this cluster through a LoadBalancer Service of its own.
+	// +optional
+	ExternalService *ExternalService `json:"externalService,omitempty"`
+	// AppsIngress publishes *.apps of this cluster through MetalLB inside the hosted cluster.
+	// +optional
+	AppsIngress *AppsIngress `json:"appsIngress,omitempty"`
+}
+
+// InfraReference names an Infra in the attachment's namespace.
+type InfraReference struct {
+	// Name of the Infra.
+	// +kubebuilder:validation:MinLength=1
+	Name string `json:"name"`
+}
+
+// HostedClusterReference names a HostedCluster.
+type HostedClusterReference struct {
+	// Name of the HostedCluster.
+	// +kubebuilder:validation:MinLength=1
+	Name string `json:"name"`
+	// Namespace of the HostedCluster.
+	// +kubebuilder:default=clusters
+	// +optional
+	Namespace string `json:"namespace,omitempty"`
+}
+
+// AttachmentDNS is the domain of one cluster: <clusterName>.<baseDomain>. Any case, a trailing dot is allowed.
+type AttachmentDNS struct {
+	// ClusterName is the first part of the domain.
+	// +kubebuilder:validation:MinLength=1
+	ClusterName string `json:"clusterName"`
+	// BaseDomain is the rest of the domain.
+	// +kubebuilder:validation:MinLength=1
+	BaseDomain string `json:"baseDomain"`
+}
+
+// ExternalService is a public LoadBalancer Service of one attachment, port 443 only.
+type ExternalService struct {
+	// Enabled switches it.
+	// +optional
+	Enabled bool `json:"enabled,omitempty"`
+	// AddressPoolName is the MetalLB pool that the address comes from.
+	// +optional
+	AddressPoolName string `json:"addressPoolName,omitempty"`
+	// Labels added to the Service.
+	// +optional
+	Labels map[string]string `json:"labels,omitempty"`
+	// Annotations added to the Service.
+	// +optional
+	Annotations map[string]string `json:"annotations,omitempty"`
+	// Services are the names that can be reached through it.
+	// +kubebuilder:default={oauth}
+	// +listType=set
+	// +optional
+	Services []PublicName `json:"services,omitempty"`
+}
+
+// PublicName is one of the five names of a hosted cluster.
+//
+// +kubebuilder:validation:Enum=api;api-int;oauth;ignition;konnectivity
+type PublicName string
+
+// AppsIngress publishes *.apps of one hosted cluster at a VIP of its own.
+type AppsIngress struct {
+	// Enabled switches it.
+	// +optional
+	Enabled bool `json:"enabled,omitempty"`
+	// MetalLB says where the VIP comes from.
+	// +optional
+	MetalLB AppsMetalLB `json:"metallb,omitempty"`
+	// Service is the LoadBalancer Service of the default ingress controller.
+	// +kubebuilder:default={}
+	// +optional
+	Service AppsService `json:"service,omitempty"`
+	// Ports that the VIP listens on.
+	// +kubebuilder:default={}
+	// +optional
+	Ports AppsPorts `json:"ports,omitempty"`
+}
+
+// AppsMetalLB says which addresses MetalLB in the hosted cluster may give.
+type AppsMetalLB struct {
+	// AddressPoolName is the name of the IPAddressPool.
+	// +optional
+	AddressPoolName string `json:"addressPoolName,omitempty"`
+	// IPAddressPoolRange is "first-last" or a CIDR, inside the Infra's CIDR and disjoint from every other range.
+	// +optional
+	IPAddressPoolRange string `json:"ipAddressPoolRange,omitempty"`
+	// L2AdvertisementName is the name of the L2Advertisement. Default: advertise-<addressPoolName>.
+	// +optional
+	L2AdvertisementName string `json:"l2AdvertisementName,omitempty"`
+	// Namespace of MetalLB. Default: metallb-system or openshift-operators, whichever has it.
+	// +optional
+	Namespace string `json:"namespace,omitempty"`
+	// LoadBalancerClass of the Service.
+	// +optional
+	LoadBalancerClass string `json:"loadBalancerClass,omitempty"`
+	// Install lets oooi install MetalLB by OLM when it is missing.
+	// +optional
+	Install bool `json:"install,omitempty"`
+}
+
+// AppsService is the LoadBalancer Service in the hosted cluster.
+type AppsService struct {
+	// Name of the Service.
+	// +kubebuilder:default=oooi-ingress
+	// +optional
+	Name string `json:"name,omitempty"`
+	// Namespace of the Service.
+	// +kubebuilder:default=openshift-ingress
+	// +optional
+	Namespace string `json:"namespace,omitempty"`
+	// Labels added to the Service.
+	// +optional
+	Labels map[string]string `json:"labels,omitempty"`
+	// Annotations added to the Service.
+	// +optional
+	Annotations map[string]string `json:"annotations,omitempty"`
+	// Selector of the router pods. Default: the default router's.
+	// +optional
+	Selector map[string]string `json:"selector,omitempty"`
+}
+
+// AppsPorts are the ports of the VIP.
+type AppsPorts struct {
+	// HTTP port.
+	// +kubebuilder:default=80
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	// +optional
+	HTTP int32 `json:"http,omitempty"`
+	// HTTPS port.
+	// +kubebuilder:default=443
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	// +optional
+	HTTPS int32 `json:"https,omitempty"`
+}
+
+// InfraClusterAttachmentStatus is what oooi made of an attachment.
+type InfraClusterAttachmentStatus struct {
+	// Conditions of the attachment; Ready sums them up.
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// ObservedGeneration is the generation that the conditions speak of.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Domain is the normalised domain of the cluster.
+	// +optional
+	Domain string `json:"domain,omitempty"`
+	// ControlPlaneNamespace in use.
+	// +optional
+	ControlPlaneNamespace string `json:"controlPlaneNamespace,omitempty"`
+	// Sources are the worker addresses that lead to this cluster, and the memory of those that their
+	// Machines do not show at the moment.
+	// +listType=atomic
+	// +optional
+	Sources []Source `json:"sources,omitempty"`
+	// ExternalService is the public VIP.
+	// +optional
+	ExternalService *ExternalServiceStatus `json:"externalService,omitempty"`
+	// AppsIngressStatus is the state of apps ingress in the hosted cluster.
+	// +optional
+	AppsIngressStatus *AppsIngressStatus `json:"appsIngressStatus,omitempty"`
+}
+
+// Source is one worker address and the Machine that shows or showed it.
+type Source struct {
+	// Machine is the name of the Machine, in the control-plane namespace.
+	Machine string `json:"machine"`
+	// UID of the Machine: another Machine of the same name inherits nothing.
+	// +optional
+	UID string `json:"uid,omitempty"`
+	// Address on the VLAN.
+	Address string `json:"address"`
+	// MAC that held the address when the Machine last showed it, if known. A live lease of
+	// another MAC takes the address away from a Machine that no longer shows it.
+	// +optional
+	MAC string `json:"mac,omitempty"`
+}
+
+// ExternalServiceStatus is the public VIP of an attachment.
+type ExternalServiceStatus struct {
+	// IP that the load balancer gave.
+	// +optional
+	IP string `json:"ip,omitempty"`
+	// Hostname that the load balancer gave.
+	// +optional
+	Hostname string `json:"hostname,omitempty"`
+	// Port of this attachment's own Envoy listener.
+	// +optional
+	Port int32 `json:"port,omitempty"`
+}
+
+// AppsIngressStatus is the state of apps ingress in one hosted cluster.
+type AppsIngressStatus struct {
+	// Phase: Pending, Ready or Degraded.
+	// +optional
+	Phase string `json:"phase,omitempty"`
+	// Reason of the phase.
+	// +optional
+	Reason string `json:"reason,omitempty"`
+	// Message for a person.
+	// +optional
+	Message string `json:"message,omitempty"`
+	// ExternalIP is the VIP.
+	// +optional
+	ExternalIP string `json:"externalIP,omitempty"`
+	// ExternalHostname is the VIP as a name.
+	// +optional
+	ExternalHostname string `json:"externalHostname,omitempty"`
+}
+

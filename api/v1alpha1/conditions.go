@@ -1,0 +1,108 @@
+package v1alpha1
+
+// Condition types. Ready sums up the others of the same object.
+const (
+	// ConditionReady is True when the object works as asked.
+	ConditionReady = "Ready"
+	// ConditionAccepted is False when the object, or its part in a conflict, keeps it out of service.
+	ConditionAccepted = "Accepted"
+	// ConditionControlPlaneFound (attachment) is False when the control-plane namespace or one of
+	// the target Services is missing.
+	ConditionControlPlaneFound = "ControlPlaneFound"
+	// ConditionSourcesDiscovered (attachment) is True when at least one worker address is known.
+	ConditionSourcesDiscovered = "SourcesDiscovered"
+	// ConditionPublishedHere (attachment) is False when workers are told to dial something that is not served here.
+	ConditionPublishedHere = "PublishedHere"
+	// ConditionAttachmentsAccepted (Infra) is False when attachments are left out because they conflict.
+	ConditionAttachmentsAccepted = "AttachmentsAccepted"
+	// ConditionSourcesUnique (Infra) is False when Machines of two attachments show one address.
+	ConditionSourcesUnique = "SourcesUnique"
+	// ConditionUpstreamsConfigured (Infra) is False when there is nobody to forward other names to.
+	ConditionUpstreamsConfigured = "UpstreamsConfigured"
+	// ConditionInternalProxyResolved (Infra) is False when internalProxyService has no ClusterIP.
+	ConditionInternalProxyResolved = "InternalProxyResolved"
+	// ConditionNoDeprecatedFields (Infra) is False when fields of the single-cluster model are set.
+	ConditionNoDeprecatedFields = "NoDeprecatedFields"
+	// ConditionImagesAgree (Infra) is False when the component images name different oooi images.
+	ConditionImagesAgree = "ImagesAgree"
+	// ConditionProgrammed (ProxyServer) is True when every Envoy acknowledged the current routes.
+	ConditionProgrammed = "Programmed"
+)
+
+// Reasons of conditions that are as they should be.
+const (
+	ReasonReady      = "Ready"
+	ReasonAccepted   = "Accepted"
+	ReasonFound      = "Found"
+	ReasonDiscovered = "Discovered"
+	ReasonAsServed   = "AsServed"
+	ReasonConfigured = "Configured"
+	ReasonResolved   = "Resolved"
+	ReasonNone       = "None"
+)
+
+// Reasons of conflicts and refusals, on every party (product rules 11, 12 and 14).
+const (
+	// ReasonDuplicateHostname: two attachments of one Infra declare the same domain, or one's domain covers a name of the other.
+	ReasonDuplicateHostname = "DuplicateHostname"
+	// ReasonDuplicateHostedCluster: two attachments of one Infra reference the same HostedCluster.
+	ReasonDuplicateHostedCluster = "DuplicateHostedCluster"
+	// ReasonDuplicateSourceIP: Machines of two attachments show the same address.
+	ReasonDuplicateSourceIP = "DuplicateSourceIP"
+	// ReasonInfraNotFound: the attachment names an Infra that does not exist in its namespace.
+	ReasonInfraNotFound = "InfraNotFound"
+	// ReasonInvalid: a field does not parse.
+	ReasonInvalid = "Invalid"
+	// ReasonIPv6NotSupported: the CIDR is IPv6.
+	ReasonIPv6NotSupported = "IPv6NotSupported"
+	// ReasonAddressOutsideCIDR: a server address or the gateway is not a host address of the CIDR.
+	ReasonAddressOutsideCIDR = "AddressOutsideCIDR"
+	// ReasonAddressConflict: two server addresses, or one and the gateway, are the same.
+	ReasonAddressConflict = "AddressConflict"
+	// ReasonAddressMissing: an enabled component has no server address, or DHCP no pool.
+	ReasonAddressMissing = "AddressMissing"
+	// ReasonPoolOutsideCIDR: the pool reaches out of the CIDR.
+	ReasonPoolOutsideCIDR = "PoolOutsideCIDR"
+	// ReasonPoolReversed: rangeEnd is below rangeStart.
+	ReasonPoolReversed = "PoolReversed"
+	// ReasonPoolHoldsAddress: the pool holds a server address, the gateway, the network or the broadcast address.
+	ReasonPoolHoldsAddress = "PoolHoldsAddress"
+	// ReasonPoolHoldsAppsRange: the pool and an attachment's apps range overlap.
+	ReasonPoolHoldsAppsRange = "PoolHoldsAppsRange"
+	// ReasonAppsRangeOverlap: the apps ranges of two attachments overlap.
+	ReasonAppsRangeOverlap = "AppsRangeOverlap"
+	// ReasonAppsRangeHoldsAddress: an apps range holds a server address, the gateway, the network or the broadcast address.
+	ReasonAppsRangeHoldsAddress = "AppsRangeHoldsAddress"
+	// ReasonAppsRangeOutsideCIDR: an apps range reaches out of the CIDR.
+	ReasonAppsRangeOutsideCIDR = "AppsRangeOutsideCIDR"
+	// ReasonSharedAddress: two Infras on one NAD claim the same address.
+	ReasonSharedAddress = "SharedAddress"
+	// ReasonSharedDHCP: two Infras on one NAD both run DHCP.
+	ReasonSharedDHCP = "SharedDHCP"
+)
+
+// Reasons of attachments that wait for their surroundings (product rules 10, 17 and 21).
+const (
+	ReasonControlPlaneNamespaceNotFound = "ControlPlaneNamespaceNotFound"
+	ReasonServiceNotFound               = "ServiceNotFound"
+	ReasonNoNodePools                   = "NoNodePools"
+	ReasonNoMachines                    = "NoMachines"
+	ReasonNoAddresses                   = "NoAddresses"
+	ReasonNoneInCIDR                    = "NoneInCIDR"
+	ReasonHostedClusterNotFound         = "HostedClusterNotFound"
+	ReasonPublishedElsewhere            = "PublishedElsewhere"
+	ReasonUnsupportedPublishing         = "UnsupportedPublishing"
+)
+
+// Further reasons on Infras and children.
+const (
+	ReasonNoUpstreams          = "NoUpstreams"
+	ReasonInternalProxyPending = "InternalProxyPending"
+	ReasonDeprecatedField      = "DeprecatedField"
+	ReasonImagesDisagree       = "ImagesDisagree"
+	ReasonNotServing           = "NotServing"
+	ReasonNoEnvoy              = "NoEnvoy"
+	ReasonRefused              = "Refused"
+	ReasonPending              = "Pending"
+	ReasonAcknowledged         = "Acknowledged"
+)

@@ -1,0 +1,15 @@
+// Package v1alpha1 holds the kinds of hostedcluster.densityops.com/v1alpha1.
+//
+// A person writes two of them: Infra (one VLAN) and InfraClusterAttachment
+// (one hosted cluster on that VLAN). The plan turns them into the children
+// DHCPServer, DNSServer and ProxyServer, which are the only thing that the
+// DHCP, DNS and xDS servers read.
+//
+// The package holds types, their defaults (as markers, enforced by the
+// generated CRDs) and the checks that one object alone can answer
+// (Infra.Validate, InfraClusterAttachment.Validate). Whatever needs two objects
+// belongs to watch/plan.
+//
+// +kubebuilder:object:generate=true
+// +groupName=hostedcluster.densityops.com
+package v1alpha1
