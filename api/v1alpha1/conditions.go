@@ -13,6 +13,8 @@ const (
 	ConditionSourcesDiscovered = "SourcesDiscovered"
 	// ConditionPublishedHere (attachment) is False when workers are told to dial something that is not served here.
 	ConditionPublishedHere = "PublishedHere"
+	// ConditionAppsRangeAccepted (attachment) is False when its apps range conflicts; names and routes stay.
+	ConditionAppsRangeAccepted = "AppsRangeAccepted"
 	// ConditionAttachmentsAccepted (Infra) is False when attachments are left out because they conflict.
 	ConditionAttachmentsAccepted = "AttachmentsAccepted"
 	// ConditionSourcesUnique (Infra) is False when Machines of two attachments show one address.

@@ -1,0 +1,300 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/densityops/oooi/api/v1alpha1"
+)
+
+// Aliases are the unqualified names of the Kubernetes service (product rule 5).
+var Aliases = []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"}
+
+const (
+	portHTTPS   = 443
+	portKubeAPI = 6443
+)
+
+func buildChildren(infra *Infra, w *index) {
+	c := &infra.Object.Spec.InfraComponents
+	serves := func(component v1alpha1.Component, enabled *bool) bool {
+		return v1alpha1.On(enabled) && !infra.Refused[component] && !infra.withdrawn[component]
+	}
+	proxy := serves(v1alpha1.ComponentProxy, c.Proxy.Enabled)
+	if proxy {
+		infra.Proxy = buildProxy(infra)
+	}
+	if serves(v1alpha1.ComponentDNS, c.DNS.Enabled) {
+		infra.DNS = buildDNS(infra, w, proxy)
+	}
+	if serves(v1alpha1.ComponentDHCP, c.DHCP.Enabled) {
+		infra.DHCP = buildDHCP(infra, w)
+	}
+}
+
+// childMeta names a child. The owner is the Infra that the child is made from.
+func childMeta(infra *v1alpha1.Infra, name string) metav1.ObjectMeta {
+	controller := true
+	return metav1.ObjectMeta{
+		Namespace: infra.Namespace,
+		Name:      name,
+		OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: v1alpha1.GroupVersion.String(), Kind: "Infra",
+			Name: infra.Name, UID: infra.UID, Controller: &controller,
+		}},
+	}
+}
+
+func typeMeta(kind string) metav1.TypeMeta {
+	return metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: kind}
+}
+
+func buildProxy(infra *Infra) *v1alpha1.ProxyServer {
+	spec := &infra.Object.Spec
+	p := &v1alpha1.ProxyServer{
+		TypeMeta:   typeMeta("ProxyServer"),
+		ObjectMeta: childMeta(infra.Object, v1alpha1.ProxyServerName(infra.Object.Name)),
+		Spec: v1alpha1.ProxyServerSpec{
+			NetworkConfig: v1alpha1.ProxyNetworkConfig{
+				ServerIP:                   spec.InfraComponents.Proxy.ServerIP,
+				NetworkAttachmentName:      spec.NetworkConfig.NetworkAttachmentDefinition,
+				NetworkAttachmentNamespace: infra.Object.NADNamespace(),
+			},
+			XDSPort:      18000,
+			LogLevel:     spec.InfraComponents.Proxy.LogLevel,
+			ProxyImage:   spec.InfraComponents.Proxy.ProxyImage,
+			ManagerImage: spec.InfraComponents.Proxy.ManagerImage,
+		},
+	}
+	for _, a := range infra.Attachments {
+		if a.LeftOut == nil {
+			p.Spec.Backends = append(p.Spec.Backends, backendsOf(a)...)
+		}
+	}
+	return p
+}
+
+// backendsOf are the routes of one attachment: five names, and the aliases with and without a server name once
+// a source is known (product rules 8 and 9).
+func backendsOf(a *Attachment) []v1alpha1.Backend {
+	backend := func(role string, t target, ports ...int32) v1alpha1.Backend {
+		return v1alpha1.Backend{
+			Name:            v1alpha1.BackendName(a.Object.Name, role),
+			Attachment:      a.Object.Name,
+			Ports:           ports,
+			TargetService:   t.service,
+			TargetNamespace: a.Object.ControlPlaneNamespace(),
+			TargetPort:      t.targetPort,
+			Addresses:       t.addresses,
+			TimeoutSeconds:  30,
+		}
+	}
+	named := func(name string, b v1alpha1.Backend) v1alpha1.Backend {
+		b.Hostname = name + "." + a.Domain
+		return b
+	}
+	api := a.targets[targetAPI]
+	backends := []v1alpha1.Backend{
+		named("api", backend("kube-apiserver", api, portHTTPS, portKubeAPI)),
+		named("api-int", backend("kube-apiserver-internal", api, portHTTPS, portKubeAPI)),
+		named("oauth", backend("oauth-openshift", a.targets[targetOAuth], portHTTPS)),
+		named("ignition", backend("ignition-server", a.targets[targetIgnition], portHTTPS)),
+		named("konnectivity", backend("konnectivity-server", a.targets[targetKonnectivity], portHTTPS)),
+	}
+	if len(a.Sources) == 0 {
+		return backends
+	}
+	ranges := make([]string, 0, len(a.Sources))
+	for _, s := range a.Sources {
+		ranges = append(ranges, netip.PrefixFrom(s.Address, s.Address.BitLen()).String())
+	}
+	ranges = slices.Compact(ranges)
+	hostname := backend("kubernetes-hostname", api, portHTTPS, portKubeAPI)
+	hostname.Hostname, hostname.AlternateHostnames = Aliases[0], Aliases[1:]
+	hostname.SourcePrefixRanges = ranges
+	ip := backend("kubernetes-ip", api, portKubeAPI, portHTTPS)
+	ip.SourcePrefixRanges = ranges
+	return append(backends, hostname, ip)
+}
+
+func buildDNS(infra *Infra, w *index, proxy bool) *v1alpha1.DNSServer {
+	spec := &infra.Object.Spec
+	d := &v1alpha1.DNSServer{
+		TypeMeta:   typeMeta("DNSServer"),
+		ObjectMeta: childMeta(infra.Object, v1alpha1.DNSServerName(infra.Object.Name)),
+		Spec: v1alpha1.DNSServerSpec{
+			NetworkConfig: v1alpha1.DNSNetworkConfig{
+				ServerIP:                   spec.InfraComponents.DNS.ServerIP,
+				SecondaryNetworkCIDR:       spec.NetworkConfig.CIDR,
+				DNSPort:                    53,
+				NetworkAttachmentName:      spec.NetworkConfig.NetworkAttachmentDefinition,
+				NetworkAttachmentNamespace: infra.Object.NADNamespace(),
+			},
+			UpstreamDNS: spec.NetworkConfig.DNSServers,
+			CacheTTL:    spec.InfraComponents.DNS.CacheTTL,
+		},
+	}
+	aliasAddress := ""
+	if proxy {
+		proxyIP := spec.InfraComponents.Proxy.ServerIP
+		d.Spec.NetworkConfig.ProxyIP = proxyIP
+		d.Spec.NetworkConfig.InternalProxyIP = internalProxyIP(infra, w)
+		podView := v1alpha1.PodViewInternalProxy
+		if spec.InfraComponents.Proxy.InternalProxyService == "" {
+			podView = v1alpha1.PodViewHidden
+		}
+		for _, a := range infra.Attachments {
+			if a.LeftOut != nil {
+				continue
+			}
+			for _, name := range names {
+				d.Spec.StaticEntries = append(d.Spec.StaticEntries, v1alpha1.StaticEntry{
+					Hostname: name + "." + a.Domain, IP: proxyIP, PodView: podView,
+				})
+			}
+			if a.kubeVirt && len(a.Sources) > 0 {
+				aliasAddress = proxyIP
+			}
+		}
+	}
+	for _, alias := range Aliases {
+		d.Spec.StaticEntries = append(d.Spec.StaticEntries, v1alpha1.StaticEntry{
+			Hostname: alias, IP: aliasAddress, PodView: v1alpha1.PodViewForwarded,
+		})
+	}
+	return d
+}
+
+// internalProxyIP is the address that internalProxyService stands for; empty: it has none yet.
+func internalProxyIP(infra *Infra, w *index) string {
+	name := infra.Object.Spec.InfraComponents.Proxy.InternalProxyService
+	if address, err := netip.ParseAddr(name); err == nil {
+		return address.String()
+	}
+	key, s := w.service(infra.Object.Namespace, name)
+	switch {
+	case name == "":
+		return ""
+	case s == nil:
+		setCondition(&infra.Status.Conditions, v1alpha1.ConditionInternalProxyResolved, metav1.ConditionFalse, v1alpha1.ReasonInternalProxyPending,
+			"Service "+key.String()+" of proxy.internalProxyService does not exist; outside the VLAN the cluster names answer SERVFAIL until it has a ClusterIP")
+		return ""
+	case clusterIP(s) == "":
+		setCondition(&infra.Status.Conditions, v1alpha1.ConditionInternalProxyResolved, metav1.ConditionFalse, v1alpha1.ReasonInternalProxyPending,
+			"Service "+key.String()+" of proxy.internalProxyService has no IPv4 ClusterIP; outside the VLAN the cluster names answer SERVFAIL until it has one")
+		return ""
+	}
+	setCondition(&infra.Status.Conditions, v1alpha1.ConditionInternalProxyResolved, metav1.ConditionTrue, v1alpha1.ReasonResolved,
+		"Service "+key.String()+" has the ClusterIP "+clusterIP(s))
+	return clusterIP(s)
+}
+
+// DHCP options that have a field of their own in the API (RFC 2132 and RFC 3397).
+const (
+	optionMTU           = 26
+	optionNTPServers    = 42
+	optionSearchDomains = 119
+)
+
+func buildDHCP(infra *Infra, w *index) *v1alpha1.DHCPServer {
+	network, dhcp := &infra.Object.Spec.NetworkConfig, &infra.Object.Spec.InfraComponents.DHCP
+	d := &v1alpha1.DHCPServer{
+		TypeMeta:   typeMeta("DHCPServer"),
+		ObjectMeta: childMeta(infra.Object, v1alpha1.DHCPServerName(infra.Object.Name)),
+		Spec: v1alpha1.DHCPServerSpec{
+			NetworkConfig: v1alpha1.DHCPNetworkConfig{
+				CIDR:                       network.CIDR,
+				Gateway:                    network.Gateway,
+				ServerIP:                   dhcp.ServerIP,
+				DNSServers:                 dnsServersFor(infra.Object),
+				NetworkAttachmentName:      network.NetworkAttachmentDefinition,
+				NetworkAttachmentNamespace: infra.Object.NADNamespace(),
+			},
+			LeaseConfig: v1alpha1.LeaseConfig{
+				RangeStart: dhcp.RangeStart,
+				RangeEnd:   dhcp.RangeEnd,
+				LeaseTime:  dhcp.LeaseTime,
+				Excluded:   excludedAddresses(infra),
+			},
+			Options:      slices.Clone(dhcp.Options),
+			Reservations: reservations(infra, w),
+		},
+	}
+	if dhcp.MTU > 0 {
+		d.Spec.Options = append(d.Spec.Options, v1alpha1.DHCPOption{Code: optionMTU, Value: strconv.Itoa(int(dhcp.MTU))})
+	}
+	if len(dhcp.NTPServers) > 0 {
+		d.Spec.Options = append(d.Spec.Options, v1alpha1.DHCPOption{Code: optionNTPServers, Value: strings.Join(dhcp.NTPServers, ",")})
+	}
+	if len(dhcp.SearchDomains) > 0 {
+		d.Spec.Options = append(d.Spec.Options, v1alpha1.DHCPOption{Code: optionSearchDomains, Value: strings.Join(dhcp.SearchDomains, ",")})
+	}
+	return d
+}
+
+// dnsServersFor is what DHCP clients are told to ask: our own server, or the upstream resolvers when it is
+// disabled. "resolv.conf" and ports mean nothing to a DHCP client.
+func dnsServersFor(infra *v1alpha1.Infra) []string {
+	if dns := &infra.Spec.InfraComponents.DNS; v1alpha1.On(dns.Enabled) {
+		return []string{dns.ServerIP}
+	}
+	var servers []string
+	for _, text := range infra.Spec.NetworkConfig.DNSServers {
+		if address, err := netip.ParseAddr(text); err == nil && address.Is4() {
+			servers = append(servers, address.String())
+		}
+		if ap, err := netip.ParseAddrPort(text); err == nil && ap.Addr().Is4() && ap.Port() == 53 {
+			servers = append(servers, ap.Addr().String())
+		}
+	}
+	return servers
+}
+
+// excludedAddresses are what the pool must never hand out: the addresses that something else on
+// the VLAN has, and the apps ranges, refused ones included.
+func excludedAddresses(infra *Infra) []string {
+	var excluded []string
+	for _, r := range reservedAddresses(infra) {
+		excluded = append(excluded, r.address.String())
+	}
+	for _, a := range infra.Attachments {
+		if a.appsRange.isSet() {
+			excluded = append(excluded, a.appsRange.String())
+		}
+	}
+	return excluded
+}
+
+// reservations are those of the Infra, and the virtual machines' names by MAC as host names: a node
+// without one calls itself localhost.
+func reservations(infra *Infra, w *index) []v1alpha1.DHCPReservation {
+	reserved := slices.Clone(infra.Object.Spec.InfraComponents.DHCP.Reservations)
+	position := make(map[string]int, len(reserved))
+	for i, r := range reserved {
+		position[normalizeMAC(r.MAC)] = i
+	}
+	var hosts []v1alpha1.DHCPReservation
+	for _, a := range infra.Attachments {
+		for _, v := range w.vmis[a.Object.ControlPlaneNamespace()] {
+			for _, i := range v.Interfaces {
+				mac := normalizeMAC(i.MAC)
+				if mac == "" {
+					continue
+				}
+				if at, ok := position[mac]; ok {
+					if reserved[at].Hostname == "" {
+						reserved[at].Hostname = v.Name
+					}
+					continue
+				}
+				hosts = append(hosts, v1alpha1.DHCPReservation{MAC: mac, Hostname: v.Name})
+			}
+		}
+	}
+	slices.SortFunc(hosts, func(a, b v1alpha1.DHCPReservation) int { return strings.Compare(a.MAC+a.Hostname, b.MAC+b.Hostname) })
+	return append(reserved, slices.CompactFunc(hosts, func(a, b v1alpha1.DHCPReservation) bool { return a.MAC == b.MAC })...)
+}

@@ -1,0 +1,51 @@
+package plan
+
+import (
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/densityops/oooi/api/v1alpha1"
+)
+
+// setCondition sets a condition without a time: whoever writes the status knows when it changed.
+func setCondition(conditions *[]metav1.Condition, kind string, status metav1.ConditionStatus, reason, message string) {
+	c := metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
+	for i := range *conditions {
+		if (*conditions)[i].Type == kind {
+			(*conditions)[i] = c
+			return
+		}
+	}
+	*conditions = append(*conditions, c)
+}
+
+// setReady makes Ready the first condition: False with the first of the given conditions that is False, in the
+// order given, and the messages of all of them.
+func setReady(conditions *[]metav1.Condition, good string, kinds ...string) {
+	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReady, Message: good}
+	var messages []string
+	for _, kind := range kinds {
+		for _, c := range *conditions {
+			if c.Type != kind || c.Status != metav1.ConditionFalse {
+				continue
+			}
+			if len(messages) == 0 {
+				ready.Status, ready.Reason = metav1.ConditionFalse, c.Reason
+			}
+			messages = append(messages, c.Message)
+		}
+	}
+	if len(messages) > 0 {
+		ready.Message = strings.Join(messages, "; ")
+	}
+	*conditions = append([]metav1.Condition{ready}, *conditions...)
+}
+
+func joinProblems(problems []v1alpha1.Problem) string {
+	texts := make([]string, len(problems))
+	for i, p := range problems {
+		texts[i] = p.Field + ": " + p.Message
+	}
+	return strings.Join(texts, "; ")
+}

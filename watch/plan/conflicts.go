@@ -1,0 +1,175 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/densityops/oooi/api/v1alpha1"
+)
+
+// names are the five names of a hosted cluster under its domain (product rule 4).
+var names = []string{"api", "api-int", "oauth", "ignition", "konnectivity"}
+
+// leaveOutConflicts leaves out every attachment of one Infra that declares the domain or the
+// HostedCluster of another one (product rule 12).
+func leaveOutConflicts(infra *Infra) {
+	byDomain := map[string][]*Attachment{}
+	byCluster := map[types.NamespacedName][]*Attachment{}
+	for _, a := range infra.Attachments {
+		if a.LeftOut != nil {
+			continue
+		}
+		byDomain[a.Domain] = append(byDomain[a.Domain], a)
+		byCluster[a.hostedCluster] = append(byCluster[a.hostedCluster], a)
+	}
+	for _, domain := range slices.Sorted(maps.Keys(byDomain)) {
+		if parties := byDomain[domain]; len(parties) > 1 {
+			leaveOut(parties, v1alpha1.ReasonDuplicateHostname, fmt.Sprintf(
+				"attachments %s declare the domain %s: remove or rename dns of all but one",
+				list(parties), domain))
+		}
+		for _, covered := range coveredBy(domain, byDomain) {
+			leaveOut(slices.Concat(byDomain[domain], byDomain[covered]), v1alpha1.ReasonDuplicateHostname,
+				fmt.Sprintf("the domain %s of attachment %s is a name of the domain %s of attachment %s: rename one of them",
+					domain, list(byDomain[domain]), covered, list(byDomain[covered])))
+		}
+	}
+	for _, parties := range byCluster {
+		if len(parties) > 1 {
+			leaveOut(parties, v1alpha1.ReasonDuplicateHostedCluster, fmt.Sprintf(
+				"attachments %s reference the HostedCluster %s: keep one attachment per HostedCluster",
+				list(parties), parties[0].hostedCluster))
+		}
+	}
+}
+
+// coveredBy gives the domains that have the given domain among their names: as one of the five, or
+// under their apps wildcard.
+func coveredBy(domain string, byDomain map[string][]*Attachment) []string {
+	var covered []string
+	first, parent, _ := strings.Cut(domain, ".")
+	if slices.Contains(names, first) && byDomain[parent] != nil {
+		covered = append(covered, parent)
+	}
+	for rest := domain; rest != ""; {
+		label, up, _ := strings.Cut(rest, ".")
+		if label == "apps" && byDomain[up] != nil {
+			covered = append(covered, up)
+		}
+		rest = up
+	}
+	return covered
+}
+
+// leaveOut leaves the attachments out. The first reason found stands: hostname before HostedCluster, as
+// in the Infra's own Ready condition.
+func leaveOut(parties []*Attachment, reason, message string) {
+	for _, a := range parties {
+		switch {
+		case a.LeftOut == nil:
+			a.LeftOut = &Refusal{reason, message}
+		case a.LeftOut.Reason != reason || !strings.Contains(a.LeftOut.Message, message):
+			a.LeftOut.Message += "; " + message
+		}
+	}
+}
+
+func list(attachments []*Attachment) string {
+	quoted := make([]string, len(attachments))
+	for i, a := range attachments {
+		quoted[i] = a.Object.Name
+	}
+	return strings.Join(quoted, ", ")
+}
+
+// claimedAddress is one server address that an Infra claims on its VLAN.
+type claimedAddress struct {
+	infra     *Infra
+	component v1alpha1.Component
+	address   netip.Addr
+}
+
+// refuseSharedAddresses takes out of service, in both, what two Infras on one NAD cannot both
+// have: the same server address, or DHCP (product rule 14).
+func refuseSharedAddresses(infras []*Infra) {
+	byNAD := map[types.NamespacedName][]*Infra{}
+	for _, infra := range infras {
+		nad := types.NamespacedName{
+			Namespace: infra.Object.NADNamespace(),
+			Name:      infra.Object.Spec.NetworkConfig.NetworkAttachmentDefinition,
+		}
+		byNAD[nad] = append(byNAD[nad], infra)
+	}
+	for nad, sharing := range byNAD {
+		for i, a := range sharing {
+			for _, b := range sharing[i+1:] {
+				refuseShared(nad, a, b)
+			}
+		}
+	}
+}
+
+func refuseShared(nad types.NamespacedName, a, b *Infra) {
+	for _, ca := range claims(a) {
+		for _, cb := range claims(b) {
+			if ca.address != cb.address {
+				continue
+			}
+			withdraw(ca, v1alpha1.ReasonSharedAddress, fmt.Sprintf(
+				"%s is the %s address of this Infra and the %s address of Infra %s on the same network %s: give one of them another address",
+				ca.address, ca.component, cb.component, b.Key(), nad))
+			withdraw(cb, v1alpha1.ReasonSharedAddress, fmt.Sprintf(
+				"%s is the %s address of this Infra and the %s address of Infra %s on the same network %s: give one of them another address",
+				cb.address, cb.component, ca.component, a.Key(), nad))
+		}
+	}
+	if v1alpha1.On(a.Object.Spec.InfraComponents.DHCP.Enabled) && v1alpha1.On(b.Object.Spec.InfraComponents.DHCP.Enabled) {
+		for _, pair := range [2][2]*Infra{{a, b}, {b, a}} {
+			withdraw(claimedAddress{infra: pair[0], component: v1alpha1.ComponentDHCP}, v1alpha1.ReasonSharedDHCP, fmt.Sprintf(
+				"this Infra and Infra %s both run DHCP on the network %s: set infraComponents.dhcp.enabled to false in one of them",
+				pair[1].Key(), nad))
+		}
+	}
+}
+
+func claims(infra *Infra) []claimedAddress {
+	var claimed []claimedAddress
+	for component, text := range serverAddresses(infra.Object) {
+		if address, err := netip.ParseAddr(text); err == nil {
+			claimed = append(claimed, claimedAddress{infra, component, address})
+		}
+	}
+	slices.SortFunc(claimed, func(a, b claimedAddress) int { return a.address.Compare(b.address) })
+	return claimed
+}
+
+// serverAddresses are the addresses of the enabled components.
+func serverAddresses(infra *v1alpha1.Infra) map[v1alpha1.Component]string {
+	c := &infra.Spec.InfraComponents
+	addresses := map[v1alpha1.Component]string{}
+	if v1alpha1.On(c.DHCP.Enabled) {
+		addresses[v1alpha1.ComponentDHCP] = c.DHCP.ServerIP
+	}
+	if v1alpha1.On(c.DNS.Enabled) {
+		addresses[v1alpha1.ComponentDNS] = c.DNS.ServerIP
+	}
+	if v1alpha1.On(c.Proxy.Enabled) {
+		addresses[v1alpha1.ComponentProxy] = c.Proxy.ServerIP
+	}
+	return addresses
+}
+
+func withdraw(c claimedAddress, reason, message string) {
+	c.infra.withdrawn[c.component] = true
+	c.infra.problems = append(c.infra.problems, v1alpha1.Problem{
+		Component: c.component,
+		Reason:    reason,
+		Field:     "spec.infraComponents." + string(c.component),
+		Message:   message,
+	})
+}

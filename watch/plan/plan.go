@@ -1,0 +1,140 @@
+package plan
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/densityops/oooi/api/v1alpha1"
+)
+
+// Input is all that a plan depends on.
+type Input struct {
+	// Objects as they are now. The sources in an attachment's last status are the memory of its
+	// workers' addresses (product rule 10).
+	Objects Objects
+	// Leases are the live DHCP leases of each Infra.
+	Leases map[types.NamespacedName][]Lease
+}
+
+// Result is what the objects ask for. Everything in it is sorted by namespace and name.
+type Result struct {
+	// Infras, one for each Infra object.
+	Infras []*Infra
+	// Orphans are attachments whose Infra does not exist.
+	Orphans []*Attachment
+}
+
+// Infra is what one Infra asks for.
+type Infra struct {
+	Object *v1alpha1.Infra
+	// Children to be served; nil: there is none to serve, unless Refused says otherwise.
+	DHCP  *v1alpha1.DHCPServer
+	DNS   *v1alpha1.DNSServer
+	Proxy *v1alpha1.ProxyServer
+	// Refused are components that cannot be decided because of a mistake in this Infra alone:
+	// the child that is there, if any, stays as it is.
+	Refused map[v1alpha1.Component]bool
+	// Status by configuration: conditions without times, and without what only the servers know.
+	Status v1alpha1.InfraStatus
+	// Attachments that name this Infra.
+	Attachments []*Attachment
+	// Disputed are the addresses that Machines of two attachments show, with their claimants (rule 11).
+	Disputed map[netip.Addr][]Claim
+
+	cidr netip.Prefix
+	// withdrawn are components taken out of service by a conflict with another Infra.
+	withdrawn map[v1alpha1.Component]bool
+	problems  []v1alpha1.Problem
+}
+
+// Key is the namespace and name of the Infra.
+func (i *Infra) Key() types.NamespacedName {
+	return types.NamespacedName{Namespace: i.Object.Namespace, Name: i.Object.Name}
+}
+
+// Attachment is what one attachment asks for.
+type Attachment struct {
+	Object *v1alpha1.InfraClusterAttachment
+	// Domain is the normalised domain.
+	Domain string
+	// LeftOut is why the attachment has no names and no routes; nil: it has them.
+	LeftOut *Refusal
+	// Sources that lead to this cluster, in order of address.
+	Sources []Source
+	// Status by configuration: conditions without times.
+	Status v1alpha1.InfraClusterAttachmentStatus
+
+	targets       []target
+	appsRange     addressRange
+	appsProblem   *Refusal
+	kubeVirt      bool // a source comes from a NodePool of platform KubeVirt
+	hostedCluster types.NamespacedName
+}
+
+// Key is the namespace and name of the attachment.
+func (a *Attachment) Key() types.NamespacedName {
+	return types.NamespacedName{Namespace: a.Object.Namespace, Name: a.Object.Name}
+}
+
+// Refusal is why something is not served: a condition reason and a message for a person.
+type Refusal struct {
+	Reason, Message string
+}
+
+// Source is one worker address of an attachment.
+type Source struct {
+	Claim
+	// MAC that held the address when the Machine last showed it, if known.
+	MAC string
+	// Remembered: the Machine does not show the address at the moment.
+	Remembered bool
+}
+
+// Claim is one Machine's claim on an address.
+type Claim struct {
+	Address netip.Addr
+	// Attachment by name, and the Machine with its UID.
+	Attachment, Machine, UID string
+}
+
+// Plan decides what is served and why the rest is not.
+func Plan(in Input) *Result {
+	w := newIndex(in)
+	res := &Result{Infras: w.infras, Orphans: w.orphans}
+
+	refuseSharedAddresses(w.infras)
+	for _, infra := range w.infras {
+		leaveOutConflicts(infra)
+	}
+	refuseAppsRanges(w.infras)
+	for _, infra := range w.infras {
+		discoverSources(infra, w, in.Leases[infra.Key()])
+		for _, a := range infra.Attachments {
+			resolveTargets(a, w)
+		}
+		buildChildren(infra, w)
+		for _, a := range infra.Attachments {
+			reportAttachment(infra, a, w)
+		}
+		reportInfra(infra)
+	}
+	for _, a := range w.orphans {
+		reportOrphan(a)
+	}
+	return res
+}
+
+func compareKeys(a, b metav1.Object) int {
+	return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
+}
+
+// sortedByKey gives the objects in order of namespace and name without touching the slice given.
+func sortedByKey[T metav1.Object](objects []T) []T {
+	sorted := slices.Clone(objects)
+	slices.SortFunc(sorted, func(a, b T) int { return compareKeys(a, b) })
+	return sorted
+}

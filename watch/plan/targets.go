@@ -1,0 +1,103 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/densityops/oooi/api/v1alpha1"
+)
+
+// target is one Service of a control plane that names lead to.
+type target struct {
+	service string
+	port    int32
+	// addresses as resolved; none: there is no route to it.
+	addresses []string
+	// targetPort on those addresses: the Service's port, or the pods' behind a headless Service.
+	targetPort int32
+	// missing says why there are no addresses.
+	missing string
+}
+
+// The targets of an attachment, in the order of Attachment.targets (product rule 8).
+const (
+	targetAPI = iota
+	targetOAuth
+	targetIgnition
+	targetKonnectivity
+)
+
+// resolveTargets finds the four Services of an attachment and sets its ControlPlaneFound condition.
+func resolveTargets(a *Attachment, w *index) {
+	namespace := a.Object.ControlPlaneNamespace()
+	a.Status.ControlPlaneNamespace = namespace
+	api := a.Object.Spec.APIServerService
+	if api == "" {
+		api = "kube-apiserver"
+	}
+	a.targets = []target{
+		targetAPI:          {service: api, port: 6443},
+		targetOAuth:        {service: "oauth-openshift", port: 6443},
+		targetIgnition:     {service: "ignition-server-proxy", port: 443},
+		targetKonnectivity: {service: "konnectivity-server", port: 8091},
+	}
+	var missing []string
+	for i := range a.targets {
+		t := &a.targets[i]
+		t.targetPort = t.port
+		if t.resolve(namespace, w); t.missing != "" {
+			missing = append(missing, t.missing)
+		}
+	}
+	switch {
+	case !w.namespaces[namespace]:
+		setCondition(&a.Status.Conditions, v1alpha1.ConditionControlPlaneFound, metav1.ConditionFalse, v1alpha1.ReasonControlPlaneNamespaceNotFound,
+			fmt.Sprintf("namespace %s does not exist yet: create the HostedCluster %s, HyperShift creates the namespace", namespace, a.hostedCluster))
+	case len(missing) > 0:
+		setCondition(&a.Status.Conditions, v1alpha1.ConditionControlPlaneFound, metav1.ConditionFalse, v1alpha1.ReasonServiceNotFound,
+			fmt.Sprintf("no route in namespace %s to %s", namespace, strings.Join(missing, ", ")))
+	default:
+		setCondition(&a.Status.Conditions, v1alpha1.ConditionControlPlaneFound, metav1.ConditionTrue, v1alpha1.ReasonFound,
+			"the namespace and the target Services exist")
+	}
+}
+
+func (t *target) resolve(namespace string, w *index) {
+	key := types.NamespacedName{Namespace: namespace, Name: t.service}
+	s := w.services[key]
+	switch {
+	case s == nil:
+		t.missing = fmt.Sprintf("Service %s (not found)", t.service)
+	case s.Spec.Type == corev1.ServiceTypeExternalName:
+		t.addresses = []string{v1alpha1.NormalizeDomain(s.Spec.ExternalName)}
+	case servicePort(s, t.port) == nil && len(s.Spec.Ports) > 0:
+		t.missing = fmt.Sprintf("Service %s (has no port %d)", t.service, t.port)
+	case s.Spec.ClusterIP == corev1.ClusterIPNone:
+		if p := servicePort(s, t.port); p != nil && p.TargetPort.IntVal > 0 {
+			t.targetPort = p.TargetPort.IntVal
+		}
+		if e := w.endpoints[key]; e != nil {
+			t.addresses = e.Addresses
+		}
+		if len(t.addresses) == 0 {
+			t.missing = fmt.Sprintf("Service %s (headless, no ready endpoint)", t.service)
+		}
+	case clusterIP(s) != "":
+		t.addresses = []string{clusterIP(s)}
+	default:
+		t.missing = fmt.Sprintf("Service %s (no IPv4 ClusterIP yet)", t.service)
+	}
+}
+
+func servicePort(s *corev1.Service, port int32) *corev1.ServicePort {
+	for i := range s.Spec.Ports {
+		if s.Spec.Ports[i].Port == port {
+			return &s.Spec.Ports[i]
+		}
+	}
+	return nil
+}
