@@ -1,0 +1,53 @@
+package stack
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// Root is the folder of the module, found from the working directory upwards.
+func Root() (string, error) {
+	folder, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		text, err := os.ReadFile(filepath.Join(folder, "go.mod"))
+		if err == nil && bytes.HasPrefix(text, []byte("module github.com/densityops/oooi\n")) {
+			return folder, nil
+		}
+		parent := filepath.Dir(folder)
+		if parent == folder {
+			return "", fmt.Errorf("not inside a checkout of oooi: no go.mod of it above the working directory")
+		}
+		folder = parent
+	}
+}
+
+// EnvoyBinary is the path of Envoy: $ENVOY, or the one that e2e/tools/envoy installs.
+func EnvoyBinary() (string, error) { return tool("ENVOY", "envoy") }
+
+// Grpcurl is the path of grpcurl: $GRPCURL, or the one that e2e/tools/build builds.
+func Grpcurl() (string, error) { return tool("GRPCURL", "build", "grpcurl") }
+
+// tool returns the value of an environment variable, or the path that a script under e2e/tools prints.
+func tool(variable string, script ...string) (string, error) {
+	if path := os.Getenv(variable); path != "" {
+		return path, nil
+	}
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.Command(filepath.Join(root, "e2e", "tools", script[0]), script[1:]...)
+	cmd.Stderr = os.Stderr
+	path, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("e2e/tools/%s: %w", strings.Join(script, " "), err)
+	}
+	return strings.TrimSpace(string(path)), nil
+}
