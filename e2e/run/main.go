@@ -19,10 +19,30 @@ import (
 
 // The example's networks become networks of the loopback interface.
 var addresses = []string{
+	// Nobody but root may listen on port 443, so the ignition servers are reached as headless Services are: at
+	// their endpoints, on the target port.
+	"clusterIP: 172.30.1.3", "clusterIP: None",
+	"clusterIP: 172.30.2.3", "clusterIP: None",
 	"192.0.2.", "127.0.2.",
 	"172.30.", "127.30.",
 	"198.51.100.53", upstream,
 }
+
+// endpoints of the headless Service ignition-server-proxy in a control-plane namespace.
+const endpoints = `apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata:
+  name: ignition-server-proxy-1
+  namespace: %s
+  labels:
+    kubernetes.io/service-name: ignition-server-proxy
+addressType: IPv4
+ports:
+  - {port: 8443, protocol: TCP}
+endpoints:
+  - addresses: ["%s"]
+    conditions: {ready: true}
+`
 
 const (
 	portOffset = 10000
@@ -120,11 +140,20 @@ func serve(ctx context.Context, out io.Writer) (err error) {
 	if err := os.WriteFile(filepath.Join(folder, "ca.pem"), ca.PEM, 0o600); err != nil {
 		return err
 	}
+	manifests, err := stack.TwoClusters(filepath.Join(folder, "manifests"), addresses...)
+	if err != nil {
+		return err
+	}
 	for cluster, first := range map[string]string{"example-hcp-a": "127.30.1.1", "example-hcp-b": "127.30.2.1"} {
 		services := stack.Services(netip.MustParseAddr(first))
 		for i, s := range services {
-			if s.Address.Port() < 1024 { // oooi shifts the targets that need a privilege as well
-				services[i].Address = netip.AddrPortFrom(s.Address.Addr(), s.Address.Port()+portOffset)
+			if s.Address.Port() != 443 {
+				continue
+			}
+			services[i].Address = netip.AddrPortFrom(s.Address.Addr(), 8443)
+			slice := fmt.Sprintf(endpoints, "clusters-"+cluster, s.Address.Addr())
+			if err := manifests.Write("endpoints-"+cluster+".yaml", slice); err != nil {
+				return err
 			}
 		}
 		controlPlane, err := stack.StartControlPlane("", ca, cluster, cluster+".clusters.example.com", services)
@@ -139,10 +168,6 @@ func serve(ctx context.Context, out io.Writer) (err error) {
 	}
 	undo = append(undo, resolver.Stop)
 
-	manifests, err := stack.TwoClusters(filepath.Join(folder, "manifests"), addresses...)
-	if err != nil {
-		return err
-	}
 	oooi := &stack.Oooi{
 		Binary: binary, Manifests: manifests, State: filepath.Join(folder, "state"), Logs: filepath.Join(folder, "logs"),
 		HTTP: httpListen, XDS: xdsListen, Args: []string{"--port-offset", strconv.Itoa(portOffset)},
