@@ -99,7 +99,7 @@ func show(starting, ctx context.Context, l *netlab.Lab, enter func(stack.Host) s
 	fmt.Fprintln(out)
 	const domain = "example-hcp-a.clusters.example.com"
 	curl := func(h stack.Host, name string) string {
-		return fmt.Sprintf("%s curl -sS --cacert %s/ca.pem --resolve %s:443:%s https://%s/", enter(h), l.Folder(), name, netlab.Proxy, name)
+		return fmt.Sprintf("%s curl -sS --cacert %s/ca.pem --resolve %s:443:%s https://%s/", enter(h), l.Folder, name, netlab.Proxy, name)
 	}
 	for _, t := range [][3]string{
 		{"A worker asks for its API server: the proxy on the VLAN", enter(l.WorkerA) + " dig +short @" + netlab.DNSServer + " api." + domain, netlab.Proxy},

@@ -52,7 +52,7 @@ mv "$LEASE.new" "$LEASE"
 
 // DHCP lets a client get an address for a host's vlan0, the one asked for if request is not empty, and returns its lease.
 func (l *Lab) DHCP(ctx context.Context, h stack.Host, client Client, request string) (Lease, error) {
-	folder, err := os.MkdirTemp(l.folder, "dhcp-")
+	folder, err := os.MkdirTemp(l.Folder, "dhcp-")
 	if err != nil {
 		return Lease{}, err
 	}

@@ -17,33 +17,6 @@ import (
 	"github.com/densityops/oooi/e2e/stack"
 )
 
-// The example's networks become networks of the loopback interface.
-var addresses = []string{
-	// Nobody but root may listen on port 443, so the ignition servers are reached as headless Services are: at
-	// their endpoints, on the target port.
-	"clusterIP: 172.30.1.3", "clusterIP: None",
-	"clusterIP: 172.30.2.3", "clusterIP: None",
-	"192.0.2.", "127.0.2.",
-	"172.30.", "127.30.",
-	"198.51.100.53", upstream,
-}
-
-// endpoints of the headless Service ignition-server-proxy in a control-plane namespace.
-const endpoints = `apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata:
-  name: ignition-server-proxy-1
-  namespace: %s
-  labels:
-    kubernetes.io/service-name: ignition-server-proxy
-addressType: IPv4
-ports:
-  - {port: 8443, protocol: TCP}
-endpoints:
-  - addresses: ["%s"]
-    conditions: {ready: true}
-`
-
 const (
 	portOffset = 10000
 	dhcpServer = "127.0.2.2"
@@ -115,78 +88,25 @@ func serve(ctx context.Context, out io.Writer) (err error) {
 		return err
 	}
 
-	folder, err := os.MkdirTemp("", "oooi-run-")
+	site, err := stack.NewLoopbackSite(upstream)
 	if err != nil {
 		return err
 	}
-	// Everything is undone in the opposite order, whatever happens.
-	var undo []func() error
-	defer func() {
-		for i := len(undo) - 1; i >= 0; i-- {
-			err = errors.Join(err, undo[i]())
-		}
-	}()
-	undo = append(undo, func() error { return os.RemoveAll(folder) })
-	for _, sub := range []string{"manifests", "state", "logs"} {
-		if err := os.Mkdir(filepath.Join(folder, sub), 0o700); err != nil {
-			return err
-		}
-	}
-
-	ca, err := stack.NewCA()
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(folder, "ca.pem"), ca.PEM, 0o600); err != nil {
-		return err
-	}
-	manifests, err := stack.TwoClusters(filepath.Join(folder, "manifests"), addresses...)
-	if err != nil {
-		return err
-	}
-	for cluster, first := range map[string]string{"example-hcp-a": "127.30.1.1", "example-hcp-b": "127.30.2.1"} {
-		services := stack.Services(netip.MustParseAddr(first))
-		for i, s := range services {
-			if s.Address.Port() != 443 {
-				continue
-			}
-			services[i].Address = netip.AddrPortFrom(s.Address.Addr(), 8443)
-			slice := fmt.Sprintf(endpoints, "clusters-"+cluster, s.Address.Addr())
-			if err := manifests.Write("endpoints-"+cluster+".yaml", slice); err != nil {
-				return err
-			}
-		}
-		controlPlane, err := stack.StartControlPlane("", ca, cluster, cluster+".clusters.example.com", services)
-		if err != nil {
-			return err
-		}
-		undo = append(undo, controlPlane.Stop)
-	}
-	resolver, err := stack.StartUpstream("", upstream)
-	if err != nil {
-		return err
-	}
-	undo = append(undo, resolver.Stop)
-
+	defer func() { err = errors.Join(err, site.Stop()) }()
 	oooi := &stack.Oooi{
-		Binary: binary, Manifests: manifests, State: filepath.Join(folder, "state"), Logs: filepath.Join(folder, "logs"),
-		HTTP: httpListen, XDS: xdsListen, Args: []string{"--port-offset", strconv.Itoa(portOffset)},
+		Binary: binary, HTTP: httpListen, XDS: xdsListen, Args: []string{"--port-offset", strconv.Itoa(portOffset)},
 	}
-	envoy := &stack.Envoy{
-		Binary: envoyBinary, Oooi: oooi, Infra: infra, Name: "envoy", Logs: oooi.Logs, Admin: envoyAdmin,
-	}
+	envoy := &stack.Envoy{Binary: envoyBinary, Oooi: oooi, Infra: infra, Name: "envoy", Admin: envoyAdmin}
 	starting, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	undo = append(undo, func() error { return stop(oooi.Process()) })
-	if err := oooi.Start(starting); err != nil {
+	if err := site.StartOooi(starting, oooi); err != nil {
 		return err
 	}
-	undo = append(undo, func() error { return stop(envoy.Process()) })
-	if err := envoy.Start(starting); err != nil {
+	if err := site.StartEnvoy(starting, envoy); err != nil {
 		return err
 	}
 
-	guide(out, folder)
+	guide(out, site.Folder)
 	select {
 	case <-ctx.Done():
 		fmt.Fprintln(out, "stopping")
@@ -196,13 +116,6 @@ func serve(ctx context.Context, out io.Writer) (err error) {
 	case <-envoy.Process().Done():
 		return fmt.Errorf("envoy ended:\n%s", envoy.Process().Tail(20))
 	}
-}
-
-func stop(p *stack.Process) error {
-	if p == nil {
-		return nil
-	}
-	return p.Stop()
 }
 
 // portsFree fails when something listens where this program wants to.

@@ -46,28 +46,28 @@ var (
 	aliases      = []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"}
 )
 
-// ControlPlane is the TLS servers of one hosted cluster. Each answers HTTPS with a line that names the
+// controlPlane is the TLS servers of one hosted cluster. Each answers HTTPS with a line that names the
 // cluster and the service, and its certificate names both.
-type ControlPlane struct {
+type controlPlane struct {
 	servers []*http.Server
 	group   sync.WaitGroup
 }
 
-// StartControlPlane listens on a host at the address of each service.
-func StartControlPlane(h Host, ca *CA, cluster, domain string, services []Service) (*ControlPlane, error) {
+// startControlPlane listens on a host at the address of each service.
+func startControlPlane(h Host, ca *CA, cluster, domain string, services []Service) (*controlPlane, error) {
 	names := append([]string(nil), aliases...)
 	for _, n := range clusterNames {
 		names = append(names, n+"."+domain)
 	}
-	cp := &ControlPlane{}
+	cp := &controlPlane{}
 	for _, s := range services {
 		certificate, err := ca.issue(cluster, s.Name, names)
 		if err != nil {
-			return nil, errors.Join(err, cp.Stop())
+			return nil, errors.Join(err, cp.stop())
 		}
 		listener, err := h.Listen(s.Address.String())
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("%s of %s: %w", s.Name, cluster, err), cp.Stop())
+			return nil, errors.Join(fmt.Errorf("%s of %s: %w", s.Name, cluster, err), cp.stop())
 		}
 		text := fmt.Sprintf("cluster %s, service %s\n", cluster, s.Name)
 		server := &http.Server{
@@ -85,8 +85,8 @@ func StartControlPlane(h Host, ca *CA, cluster, domain string, services []Servic
 	return cp, nil
 }
 
-// Stop closes the servers and every connection.
-func (cp *ControlPlane) Stop() error {
+// stop closes the servers and every connection.
+func (cp *controlPlane) stop() error {
 	var errs []error
 	for _, s := range cp.servers {
 		errs = append(errs, s.Close())

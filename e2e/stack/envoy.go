@@ -16,12 +16,12 @@ type Envoy struct {
 	Host   Host
 	Oooi   *Oooi
 	Infra  string // namespace/name
-	Name   string // name of the log file, unique in a run
-	Logs   string // folder of its log and bootstrap
+	Name   string // node id, and name of the log file
 	Admin  string // host:port
 	// Args are further arguments, such as the drain time.
 	Args []string
 
+	logs    string // folder of its log and bootstrap
 	process *Process
 }
 
@@ -32,11 +32,11 @@ func (e *Envoy) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	file := filepath.Join(e.Logs, e.Name+".bootstrap.json")
+	file := filepath.Join(e.logs, e.Name+".bootstrap.json")
 	if err := os.WriteFile(file, []byte(bootstrap), 0o600); err != nil {
 		return err
 	}
-	e.process, err = e.Host.Start(e.Logs, e.Name, append([]string{
+	e.process, err = e.Host.Start(e.logs, e.Name, append([]string{
 		e.Binary, "-c", file, "--use-dynamic-base-id", "--concurrency", "1", "--log-level", "info",
 	}, e.Args...)...)
 	if err != nil {

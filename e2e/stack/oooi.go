@@ -17,13 +17,13 @@ import (
 type Oooi struct {
 	Binary    string
 	Host      Host
-	Manifests Manifests
-	State     string   // folder of what it keeps
-	Logs      string   // folder of its log
 	HTTP, XDS string   // host:port to listen on
 	Args      []string // further arguments of serve
 
-	process *Process
+	manifests Manifests
+	state     string // folder of what it keeps
+	logs      string // folder of its log
+	process   *Process
 }
 
 // Start starts the server and waits until it says that it is ready.
@@ -45,11 +45,11 @@ func (o *Oooi) Start(ctx context.Context) error {
 // Launch starts the server and waits for nothing.
 func (o *Oooi) Launch() error {
 	argv := append([]string{
-		o.Binary, "serve", "--config-dir", string(o.Manifests), "--state-dir", o.State,
+		o.Binary, "serve", "--config-dir", string(o.manifests), "--state-dir", o.state,
 		"--http-listen", o.HTTP, "--xds-listen", o.XDS,
 	}, o.Args...)
 	var err error
-	o.process, err = o.Host.Start(o.Logs, "oooi", argv...)
+	o.process, err = o.Host.Start(o.logs, "oooi", argv...)
 	return err
 }
 

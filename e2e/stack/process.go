@@ -76,8 +76,12 @@ func (p *Process) Kill() error {
 	return err
 }
 
-// Stop asks the program to end, and kills it when it has not after ten seconds, which is an error.
+// Stop asks the program to end, and kills it when it has not after ten seconds, which is an error. A nil
+// Process is one that never started.
 func (p *Process) Stop() error {
+	if p == nil {
+		return nil
+	}
 	select {
 	case <-p.done:
 		return nil

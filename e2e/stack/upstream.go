@@ -21,8 +21,8 @@ type Upstream struct {
 	asked map[string]int
 }
 
-// StartUpstream serves DNS on a host over UDP and TCP.
-func StartUpstream(h Host, address string) (*Upstream, error) {
+// startUpstream serves DNS on a host over UDP and TCP.
+func startUpstream(h Host, address string) (*Upstream, error) {
 	u := &Upstream{asked: map[string]int{}}
 	packets, err := h.ListenPacket(address)
 	if err != nil {
@@ -67,8 +67,8 @@ func (u *Upstream) Asked(name string) int {
 	return u.asked[dns.CanonicalName(name)]
 }
 
-// Stop closes the server.
-func (u *Upstream) Stop() error {
+// stop closes the server.
+func (u *Upstream) stop() error {
 	var errs []error
 	for _, s := range u.servers {
 		errs = append(errs, s.Shutdown())
