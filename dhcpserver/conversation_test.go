@@ -1,0 +1,621 @@
+package dhcpserver
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/densityops/oooi/api/v1alpha1"
+)
+
+// child is the VLAN of the tests: a pool of four addresses.
+func child() *v1alpha1.DHCPServer {
+	d := &v1alpha1.DHCPServer{}
+	d.Namespace, d.Name = "clusters", "tenant-dhcp"
+	d.Spec.NetworkConfig = v1alpha1.DHCPNetworkConfig{
+		CIDR: "192.0.2.0/24", Gateway: "192.0.2.1", ServerIP: "192.0.2.2", DNSServers: []string{"192.0.2.3"},
+	}
+	d.Spec.LeaseConfig = v1alpha1.LeaseConfig{RangeStart: "192.0.2.100", RangeEnd: "192.0.2.103", LeaseTime: "1h"}
+	d.Spec.Reservations = []v1alpha1.DHCPReservation{
+		{MAC: "52:54:00:00:00:0a", IP: "192.0.2.50", Hostname: "reserved"},
+		{MAC: "52:54:00:00:00:0b", IP: "192.0.2.103"},
+		{MAC: "52:54:00:00:00:0c", Hostname: "named"},
+	}
+	return d
+}
+
+func model(t *testing.T, d *v1alpha1.DHCPServer) *Model {
+	t.Helper()
+	m, err := Build(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// memory is a Store that can be told to fail.
+type memory struct {
+	leases map[netip.Addr]Lease
+	fail   error
+}
+
+func (m *memory) Load(context.Context) ([]Lease, error) {
+	var leases []Lease
+	for _, l := range m.leases {
+		leases = append(leases, l)
+	}
+	return leases, nil
+}
+
+func (m *memory) Put(_ context.Context, leases []Lease) []error {
+	errs := make([]error, len(leases))
+	for i, l := range leases {
+		if errs[i] = m.fail; m.fail == nil {
+			m.leases[l.Address] = l
+		}
+	}
+	if m.fail == nil {
+		return nil
+	}
+	return errs
+}
+
+// wire is a Conn that keeps what is sent.
+type wire struct {
+	sent []sent
+}
+
+type sent struct {
+	message *dhcpv4.DHCPv4
+	raw     []byte
+	to      Target
+}
+
+func (w *wire) Receive([]byte) (Packet, error) { return Packet{}, net.ErrClosed }
+func (w *wire) Close() error                   { return nil }
+
+func (w *wire) Send(payload []byte, to Target) error {
+	m, err := dhcpv4.FromBytes(payload)
+	if err != nil {
+		return err
+	}
+	w.sent = append(w.sent, sent{message: m, raw: payload, to: to})
+	return nil
+}
+
+// vlan is a VLAN with a server whose clock and store are the test's, and which does one thing after
+// the other.
+type vlan struct {
+	t      *testing.T
+	child  *v1alpha1.DHCPServer
+	server *Server
+	store  *memory
+	wire   wire
+	now    time.Time
+	xid    uint32
+}
+
+func newVLAN(t *testing.T, d *v1alpha1.DHCPServer) *vlan {
+	v := &vlan{t: t, child: d, store: &memory{leases: map[netip.Addr]Lease{}}, now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
+	v.restart()
+	return v
+}
+
+func (v *vlan) restart() {
+	v.t.Helper()
+	server, err := NewServer(Config{
+		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Store: v.store,
+		Clock: func() time.Time { return v.now },
+	})
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	v.server = server
+	server.Apply(model(v.t, v.child))
+}
+
+// deliver hands one message to the server and returns what it sent.
+func (v *vlan) deliver(raw []byte, from, to netip.AddrPort) []sent {
+	v.wire.sent = nil
+	v.server.handle(&v.wire, &Packet{Payload: raw, Source: from, Destination: to})
+	failing := false
+	for v.server.commit(context.Background(), &failing) {
+	}
+	return v.wire.sent
+}
+
+func mac(last string) net.HardwareAddr {
+	n, err := strconv.ParseUint(last, 16, 8)
+	if err != nil {
+		panic(err)
+	}
+	return net.HardwareAddr{0x52, 0x54, 0, 0, 0, byte(n)}
+}
+
+var messageTypes = map[string]dhcpv4.MessageType{
+	"DISCOVER": dhcpv4.MessageTypeDiscover, "REQUEST": dhcpv4.MessageTypeRequest, "DECLINE": dhcpv4.MessageTypeDecline,
+	"RELEASE": dhcpv4.MessageTypeRelease, "INFORM": dhcpv4.MessageTypeInform, "OFFER": dhcpv4.MessageTypeOffer,
+}
+
+// say sends the message of a line: "CLIENT TYPE [field=value]… [to-server] [broadcast-flag]".
+// CLIENT is the last byte of its hardware address.
+func (v *vlan) say(line string) []sent {
+	v.t.Helper()
+	words := strings.Fields(line)
+	v.xid++
+	m, err := dhcpv4.New(dhcpv4.WithHwAddr(mac(words[0])), dhcpv4.WithMessageType(messageTypes[words[1]]))
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	binary.BigEndian.PutUint32(m.TransactionID[:], v.xid)
+	from, to := netip.MustParseAddrPort("0.0.0.0:68"), netip.AddrPortFrom(broadcast, ServerPort)
+	for _, word := range words[2:] {
+		field, value, _ := strings.Cut(word, "=")
+		ip := net.ParseIP(value).To4()
+		switch field {
+		case "ciaddr":
+			m.ClientIPAddr = ip
+		case "giaddr":
+			m.GatewayIPAddr = ip
+			from, to = netip.MustParseAddrPort(value+":67"), netip.MustParseAddrPort("192.0.2.2:67")
+		case "requested":
+			m.UpdateOption(dhcpv4.OptRequestedIPAddress(ip))
+		case "server":
+			m.UpdateOption(dhcpv4.OptServerIdentifier(ip))
+		case "from":
+			from = netip.MustParseAddrPort(value)
+		case "to":
+			to = netip.MustParseAddrPort(value)
+		case "broadcast-flag":
+			m.SetBroadcast()
+		default:
+			v.t.Fatalf("unknown word %q", word)
+		}
+	}
+	return v.deliver(m.ToBytes(), from, to)
+}
+
+// describe says what was answered: "TYPE ADDRESS -> TARGET", or "silence".
+func describe(answers []sent) string {
+	if len(answers) == 0 {
+		return "silence"
+	}
+	var lines []string
+	for _, a := range answers {
+		words := []string{a.message.MessageType().String()}
+		if yiaddr := a.message.YourIPAddr; !yiaddr.IsUnspecified() {
+			words = append(words, yiaddr.String())
+		}
+		words = append(words, "->")
+		switch {
+		case a.to.MAC != MAC{}:
+			words = append(words, fmt.Sprintf("%02x", a.to.MAC[5]))
+			if a.to.Addr != netip.AddrPortFrom(netip.AddrFrom4([4]byte(a.message.YourIPAddr.To4())), ClientPort) {
+				words = append(words, a.to.Addr.String())
+			}
+		case a.to.Addr == netip.AddrPortFrom(broadcast, ClientPort):
+			words = append(words, "everybody")
+		default:
+			words = append(words, a.to.Addr.String())
+		}
+		lines = append(lines, strings.Join(words, " "))
+	}
+	return strings.Join(lines, "; ")
+}
+
+// converse plays a script. A line is "> MESSAGE", as say reads it, "< ANSWER", as describe writes
+// it, or something that happens: "after DURATION", "restart", "pool FIRST LAST",
+// "reserve CLIENT ADDRESS", "store fails", "store works".
+func converse(t *testing.T, script string) {
+	v := newVLAN(t, child())
+	var answers []sent
+	for n, line := range strings.Split(script, "\n") {
+		line = strings.TrimSpace(line)
+		words := strings.Fields(line)
+		if line == "" {
+			continue
+		}
+		switch words[0] {
+		case ">":
+			answers = v.say(strings.TrimPrefix(line, "> "))
+		case "<":
+			if got, want := describe(answers), strings.TrimPrefix(line, "< "); got != want {
+				t.Fatalf("line %d: the server answered %q, want %q", n+1, got, want)
+			}
+		case "after":
+			d, err := time.ParseDuration(words[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			v.now = v.now.Add(d)
+		case "restart":
+			v.restart()
+		case "pool":
+			v.child.Spec.LeaseConfig.RangeStart, v.child.Spec.LeaseConfig.RangeEnd = words[1], words[2]
+			v.server.Apply(model(t, v.child))
+		case "reserve":
+			v.child.Spec.Reservations = append(v.child.Spec.Reservations, v1alpha1.DHCPReservation{MAC: mac(words[1]).String(), IP: words[2]})
+			v.server.Apply(model(t, v.child))
+		case "store":
+			v.store.fail = nil
+			if words[1] == "fails" {
+				v.store.fail = errors.New("disk full")
+			}
+		default:
+			t.Fatalf("line %d: unknown: %s", n+1, line)
+		}
+	}
+}
+
+func TestConversations(t *testing.T) {
+	// lease is how client 01 gets 192.0.2.100.
+	const lease = `
+		> 01 DISCOVER
+		< OFFER 192.0.2.100 -> 01
+		> 01 REQUEST server=192.0.2.2 requested=192.0.2.100
+		< ACK 192.0.2.100 -> 01
+	`
+	for name, script := range map[string]string{
+		"a client gets an address": lease,
+		"a second client gets another address": lease + `
+			> 02 DISCOVER
+			< OFFER 192.0.2.101 -> 02
+			> 02 REQUEST server=192.0.2.2 requested=192.0.2.101
+			< ACK 192.0.2.101 -> 02
+		`,
+		"who asks again is offered the same": `
+			> 01 DISCOVER
+			< OFFER 192.0.2.100 -> 01
+			> 02 DISCOVER
+			< OFFER 192.0.2.101 -> 02
+			> 01 DISCOVER
+			< OFFER 192.0.2.100 -> 01
+		`,
+		"the address that the client asks for": `
+			> 01 DISCOVER requested=192.0.2.102
+			< OFFER 192.0.2.102 -> 01
+		`,
+		"unless it is not to be had": lease + `
+			> 02 DISCOVER requested=192.0.2.100
+			< OFFER 192.0.2.101 -> 02
+			> 03 DISCOVER requested=192.0.2.103
+			< OFFER 192.0.2.102 -> 03
+		`,
+		"answers to who wants broadcasts": `
+			> 01 DISCOVER broadcast-flag
+			< OFFER 192.0.2.100 -> everybody
+			> 01 REQUEST server=192.0.2.2 requested=192.0.2.100 broadcast-flag
+			< ACK 192.0.2.100 -> everybody
+		`,
+		"a lost ACK is repeated": lease + `
+			> 01 REQUEST server=192.0.2.2 requested=192.0.2.100
+			< ACK 192.0.2.100 -> 01
+		`,
+		"selecting another server frees the offer": `
+			> 01 DISCOVER
+			< OFFER 192.0.2.100 -> 01
+			> 01 REQUEST server=192.0.2.9 requested=192.0.2.77
+			< silence
+			> 02 DISCOVER
+			< OFFER 192.0.2.100 -> 02
+		`,
+		"selecting what was offered to another": `
+			> 01 DISCOVER
+			< OFFER 192.0.2.100 -> 01
+			> 02 REQUEST server=192.0.2.2 requested=192.0.2.100
+			< NAK -> everybody
+		`,
+		"selecting after a restart in between": `
+			> 01 DISCOVER
+			< OFFER 192.0.2.100 -> 01
+			restart
+			> 01 REQUEST server=192.0.2.2 requested=192.0.2.100
+			< ACK 192.0.2.100 -> 01
+		`,
+		"selecting an address outside of the pool": `
+			> 01 REQUEST server=192.0.2.2 requested=192.0.2.2
+			< NAK -> everybody
+		`,
+		"an offer that nobody takes is over after a minute": `
+			> 01 DISCOVER
+			< OFFER 192.0.2.100 -> 01
+			after 60s
+			> 02 DISCOVER
+			< OFFER 192.0.2.100 -> 02
+		`,
+		"a full pool takes back the oldest offer, never a lease": lease + `
+			> 02 DISCOVER
+			< OFFER 192.0.2.101 -> 02
+			> 03 DISCOVER
+			< OFFER 192.0.2.102 -> 03
+			> 04 DISCOVER
+			< OFFER 192.0.2.101 -> 04
+			> 02 REQUEST server=192.0.2.2 requested=192.0.2.101
+			< NAK -> everybody
+			> 04 REQUEST server=192.0.2.2 requested=192.0.2.101
+			< ACK 192.0.2.101 -> 04
+		`,
+
+		"INIT-REBOOT": lease + `
+			> 01 REQUEST requested=192.0.2.100
+			< ACK 192.0.2.100 -> 01
+		`,
+		"INIT-REBOOT after a restart": lease + `
+			restart
+			> 01 REQUEST requested=192.0.2.100
+			< ACK 192.0.2.100 -> 01
+		`,
+		"INIT-REBOOT after the lease has ended": lease + `
+			after 48h
+			> 01 REQUEST requested=192.0.2.100
+			< ACK 192.0.2.100 -> 01
+		`,
+		"INIT-REBOOT with another address": lease + `
+			> 01 REQUEST requested=192.0.2.101
+			< NAK -> everybody
+		`,
+		"INIT-REBOOT with an address of another network": `
+			> 01 REQUEST requested=198.51.100.7
+			< NAK -> everybody
+		`,
+		"INIT-REBOOT of a client that is not known": `
+			> 01 REQUEST requested=192.0.2.100
+			< NAK -> everybody
+		`,
+		"INIT-REBOOT with an address that another has": lease + `
+			> 02 REQUEST requested=192.0.2.100
+			< NAK -> everybody
+		`,
+		"INIT-REBOOT through a relay": `
+			> 01 REQUEST requested=198.51.100.7 giaddr=192.0.2.1
+			< NAK -> 192.0.2.1:67
+		`,
+
+		"RENEWING": lease + `
+			after 30m
+			> 01 REQUEST ciaddr=192.0.2.100 to=192.0.2.2:67 from=192.0.2.100:68
+			< ACK 192.0.2.100 -> 192.0.2.100:68
+			after 45m
+			> 02 DISCOVER requested=192.0.2.100
+			< OFFER 192.0.2.101 -> 02
+		`,
+		"RENEWING over a restart": lease + `
+			restart
+			> 01 REQUEST ciaddr=192.0.2.100 to=192.0.2.2:67 from=192.0.2.100:68
+			< ACK 192.0.2.100 -> 192.0.2.100:68
+		`,
+		"RENEWING a lease that was lost": `
+			> 01 REQUEST ciaddr=192.0.2.102 to=192.0.2.2:67 from=192.0.2.102:68
+			< ACK 192.0.2.102 -> 192.0.2.102:68
+		`,
+		"RENEWING the address of another": lease + `
+			> 02 REQUEST ciaddr=192.0.2.100 to=192.0.2.2:67 from=192.0.2.100:68
+			< NAK -> everybody
+		`,
+		"RENEWING what has fallen out of the pool": lease + `
+			pool 192.0.2.101 192.0.2.110
+			> 01 REQUEST ciaddr=192.0.2.100 to=192.0.2.2:67 from=192.0.2.100:68
+			< NAK -> everybody
+			> 01 DISCOVER
+			< OFFER 192.0.2.101 -> 01
+		`,
+		"a pool that comes back finds its leases": lease + `
+			pool 192.0.2.101 192.0.2.110
+			pool 192.0.2.100 192.0.2.110
+			> 02 DISCOVER
+			< OFFER 192.0.2.101 -> 02
+			> 01 REQUEST ciaddr=192.0.2.100 to=192.0.2.2:67 from=192.0.2.100:68
+			< ACK 192.0.2.100 -> 192.0.2.100:68
+		`,
+
+		"REBINDING": lease + `
+			after 55m
+			> 01 REQUEST ciaddr=192.0.2.100 from=192.0.2.100:68
+			< ACK 192.0.2.100 -> 192.0.2.100:68
+		`,
+		"REBINDING through a relay": lease + `
+			> 01 REQUEST ciaddr=192.0.2.100 giaddr=192.0.2.1
+			< ACK 192.0.2.100 -> 192.0.2.1:67
+		`,
+		"REBINDING a lease that is not ours": `
+			> 01 REQUEST ciaddr=192.0.2.100 from=192.0.2.100:68
+			< silence
+		`,
+		"REBINDING the address of another": lease + `
+			> 02 REQUEST ciaddr=192.0.2.100 from=192.0.2.100:68
+			< NAK -> everybody
+		`,
+
+		"RELEASE keeps the binding": lease + `
+			> 01 RELEASE ciaddr=192.0.2.100 server=192.0.2.2 to=192.0.2.2:67
+			< silence
+			> 02 DISCOVER
+			< OFFER 192.0.2.101 -> 02
+			> 01 DISCOVER
+			< OFFER 192.0.2.100 -> 01
+		`,
+		"but not against need": lease + `
+			> 01 RELEASE ciaddr=192.0.2.100 server=192.0.2.2 to=192.0.2.2:67
+			> 02 DISCOVER
+			< OFFER 192.0.2.101 -> 02
+			> 03 DISCOVER
+			< OFFER 192.0.2.102 -> 03
+			> 04 DISCOVER
+			< OFFER 192.0.2.100 -> 04
+		`,
+		"RELEASE by somebody else": lease + `
+			> 02 RELEASE ciaddr=192.0.2.100 server=192.0.2.2 to=192.0.2.2:67
+			> 02 DISCOVER requested=192.0.2.100
+			< OFFER 192.0.2.101 -> 02
+		`,
+		"RELEASE to another server": lease + `
+			> 01 RELEASE ciaddr=192.0.2.100 server=192.0.2.9
+			> 02 DISCOVER requested=192.0.2.100
+			< OFFER 192.0.2.101 -> 02
+		`,
+
+		"DECLINE quarantines the address for ten minutes": lease + `
+			> 01 DECLINE requested=192.0.2.100 server=192.0.2.2
+			< silence
+			> 01 DISCOVER
+			< OFFER 192.0.2.101 -> 01
+			restart
+			> 02 DISCOVER requested=192.0.2.100
+			< OFFER 192.0.2.101 -> 02
+			after 10m
+			> 03 DISCOVER requested=192.0.2.100
+			< OFFER 192.0.2.100 -> 03
+		`,
+		"DECLINE by somebody else": lease + `
+			> 02 DECLINE requested=192.0.2.100 server=192.0.2.2
+			> 01 REQUEST requested=192.0.2.100
+			< ACK 192.0.2.100 -> 01
+			> 02 DECLINE requested=192.0.2.102 server=192.0.2.2
+			> 03 DISCOVER requested=192.0.2.102
+			< OFFER 192.0.2.102 -> 03
+		`,
+		"DECLINE without an address": lease + `
+			> 01 DECLINE server=192.0.2.2
+			< silence
+			> 01 REQUEST requested=192.0.2.100
+			< ACK 192.0.2.100 -> 01
+		`,
+
+		"INFORM": `
+			> 01 INFORM ciaddr=192.0.2.77 from=192.0.2.77:68
+			< ACK -> 192.0.2.77:68
+			> 01 INFORM ciaddr=198.51.100.7 from=198.51.100.7:68
+			< silence
+			> 01 INFORM
+			< silence
+		`,
+
+		"the same address after the lease has ended": lease + `
+			> 02 DISCOVER
+			> 02 REQUEST server=192.0.2.2 requested=192.0.2.101
+			after 48h
+			> 02 DISCOVER
+			< OFFER 192.0.2.101 -> 02
+			> 01 DISCOVER
+			< OFFER 192.0.2.100 -> 01
+		`,
+		"addresses that nobody had, then the one that ended first": `
+			> 01 DISCOVER requested=192.0.2.102
+			> 01 REQUEST server=192.0.2.2 requested=192.0.2.102
+			after 1m
+			> 02 DISCOVER
+			> 02 REQUEST server=192.0.2.2 requested=192.0.2.100
+			after 48h
+			> 03 DISCOVER
+			< OFFER 192.0.2.101 -> 03
+			> 04 DISCOVER
+			< OFFER 192.0.2.102 -> 04
+			> 05 DISCOVER
+			< OFFER 192.0.2.100 -> 05
+		`,
+
+		"a reservation outside of the pool": `
+			> 0a DISCOVER requested=192.0.2.100
+			< OFFER 192.0.2.50 -> 0a
+			> 0a REQUEST server=192.0.2.2 requested=192.0.2.50
+			< ACK 192.0.2.50 -> 0a
+			> 0a REQUEST ciaddr=192.0.2.50 to=192.0.2.2:67 from=192.0.2.50:68
+			< ACK 192.0.2.50 -> 192.0.2.50:68
+		`,
+		"a reservation is for nobody else": `
+			> 01 REQUEST server=192.0.2.2 requested=192.0.2.50
+			< NAK -> everybody
+			> 01 REQUEST server=192.0.2.2 requested=192.0.2.103
+			< NAK -> everybody
+			> 0b DISCOVER
+			< OFFER 192.0.2.103 -> 0b
+		`,
+		"a reservation that comes later takes effect at the next boot": lease + `
+			reserve 01 192.0.2.60
+			> 01 REQUEST ciaddr=192.0.2.100 to=192.0.2.2:67 from=192.0.2.100:68
+			< ACK 192.0.2.100 -> 192.0.2.100:68
+			> 01 REQUEST requested=192.0.2.100
+			< NAK -> everybody
+			> 01 DISCOVER
+			< OFFER 192.0.2.60 -> 01
+			> 01 REQUEST server=192.0.2.2 requested=192.0.2.60
+			< ACK 192.0.2.60 -> 01
+			> 02 DISCOVER requested=192.0.2.100
+			< OFFER 192.0.2.100 -> 02
+		`,
+		"a reservation waits for who has the address": lease + `
+			reserve 02 192.0.2.100
+			> 02 DISCOVER
+			< OFFER 192.0.2.101 -> 02
+			> 01 REQUEST ciaddr=192.0.2.100 to=192.0.2.2:67 from=192.0.2.100:68
+			< NAK -> everybody
+			after 1h
+			> 02 DISCOVER
+			< OFFER 192.0.2.100 -> 02
+		`,
+
+		"relayed": `
+			> 01 DISCOVER giaddr=192.0.2.1
+			< OFFER 192.0.2.100 -> 192.0.2.1:67
+			> 01 REQUEST server=192.0.2.2 requested=192.0.2.100 giaddr=192.0.2.1
+			< ACK 192.0.2.100 -> 192.0.2.1:67
+		`,
+		"a relay on another network": `
+			> 01 DISCOVER giaddr=198.51.100.1
+			< silence
+		`,
+		"without privileges answers go where the message came from": `
+			> 01 DISCOVER giaddr=192.0.2.9 from=192.0.2.9:10067 to=192.0.2.2:10067
+			< OFFER 192.0.2.100 -> 192.0.2.9:10067
+			> 01 REQUEST server=192.0.2.2 requested=192.0.2.100 giaddr=192.0.2.9 from=192.0.2.9:10067 to=192.0.2.2:10067
+			< ACK 192.0.2.100 -> 192.0.2.9:10067
+			> 01 REQUEST ciaddr=192.0.2.100 from=192.0.2.100:10068 to=192.0.2.2:10067
+			< ACK 192.0.2.100 -> 192.0.2.100:10068
+			> 01 REQUEST ciaddr=192.0.2.2 from=192.0.2.100:10068 to=192.0.2.2:10067
+			< NAK -> 192.0.2.100:10068
+		`,
+
+		"no ACK for a lease that cannot be written": `
+			> 01 DISCOVER
+			store fails
+			> 01 REQUEST server=192.0.2.2 requested=192.0.2.100
+			< silence
+			> 02 DISCOVER
+			< OFFER 192.0.2.101 -> 02
+			store works
+			> 01 REQUEST server=192.0.2.2 requested=192.0.2.100
+			< ACK 192.0.2.100 -> 01
+		`,
+		"a renewal that cannot be written ends with the lease": lease + `
+			after 30m
+			store fails
+			> 01 REQUEST ciaddr=192.0.2.100 to=192.0.2.2:67 from=192.0.2.100:68
+			< silence
+			store works
+			after 31m
+			> 02 DISCOVER requested=192.0.2.100
+			< OFFER 192.0.2.100 -> 02
+		`,
+		"a server's message from a client": `
+			> 01 OFFER server=192.0.2.9
+			< silence
+		`,
+		"a request for nothing": `
+			> 01 REQUEST
+			< silence
+		`,
+	} {
+		t.Run(name, func(t *testing.T) { converse(t, script) })
+	}
+}

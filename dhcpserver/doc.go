@@ -1,0 +1,41 @@
+// Package dhcpserver is the DHCPv4 server of one VLAN (RFC 2131).
+//
+// A DHCPServer child goes through Build and becomes an immutable Model; Server.Apply swaps it in
+// while the server runs. Messages come in through Conns (the VLAN interface of dhcpserver/vlan, or
+// a UDP socket for relayed and unicast messages) and flow through
+//
+//	Conn.Receive -> parse -> protocol (decides, over the lease table) -> answer, or
+//	                                                                  -> commit queue -> Store -> answer
+//
+// One goroutine reads each Conn and never waits for a disk. One goroutine commits: while it writes
+// one batch of leases the next one gathers, so that many clients share one fsync.
+//
+// # Identity and addresses
+//
+// A client is its hardware address: the initrd and the real root of one machine use different
+// client identifiers, and cloned machines share one. A client gets its reservation, else the
+// address it has or had, else the one it asks for, else one that nobody ever had, else the one
+// whose lease ran out longest ago.
+//
+// The server is authoritative for its VLAN: it refuses (DHCPNAK) what it knows to be wrong.
+// INIT-REBOOT for anything but the client's own lease is refused, that of an unknown client
+// included. RENEWING for a free address of the pool is granted even when the lease is unknown: the
+// client is using that address, and giving it to somebody else would be worse. REBINDING of a lease
+// that is not known here is ignored (RFC 2131 section 4.3.2).
+//
+// # Promises
+//
+// A lease is durable before its ACK leaves; when it cannot be written the server is silent, and the
+// client tries again. Offers live in memory for 60 seconds, their number is bounded, and the oldest
+// unconfirmed one makes room first; a lease never does. A declined address is kept from everybody
+// for 10 minutes. A released or expired lease keeps its binding until the address is needed. A
+// changed pool deletes no lease: renewals of addresses that are no longer in it are refused.
+//
+// Times are wall-clock times, so that they mean the same after a restart. When the clock jumps
+// forward, leases end early here although their clients still use them; their addresses are the
+// last to be given again, after those that nobody had. When it jumps back, leases last longer.
+//
+// The package must never hand out the network, broadcast, gateway or server address, or an excluded
+// range; never let a message crash it; never answer what it cannot parse; never know about
+// Kubernetes.
+package dhcpserver

@@ -1,0 +1,337 @@
+package dhcpserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const (
+	// maxPending bounds the answers that wait for the store. When a store hangs, requests beyond are
+	// dropped, and their clients ask again.
+	maxPending = 8192
+	// maxBatch bounds the answers that one commit holds up.
+	maxBatch = 1024
+	// flushTime bounds the last commit after Run was told to end.
+	flushTime = 2 * time.Second
+	// Receive is tried again after minBackoff, then twice that, up to maxBackoff.
+	minBackoff, maxBackoff = 50 * time.Millisecond, time.Second
+)
+
+// Config is what a Server needs. Everything but Clock and Changed must be given.
+type Config struct {
+	Log        *slog.Logger
+	Registerer prometheus.Registerer
+	Store      Store
+	// Clock is time.Now unless a test says otherwise.
+	Clock func() time.Time
+	// Changed is called after leases have changed and are durable, once for many. It must return soon.
+	Changed func()
+}
+
+// Server answers DHCP on one VLAN. All methods can be called at the same time.
+type Server struct {
+	log     *slog.Logger
+	store   Store
+	clock   func() time.Time
+	changed func()
+	metrics *metrics
+
+	mu        sync.Mutex
+	table     *table
+	pending   []job
+	exhausted bool // whether the last client that looked for an address found none
+
+	wake chan struct{} // has a token while pending may have jobs
+}
+
+// job is an answer that waits for its leases to be durable. Without an answer, conn is nil.
+type job struct {
+	changes []*Lease
+	kind    dhcpv4.MessageType
+	reply   []byte
+	to      Target
+	conn    Conn
+}
+
+// NewServer loads the leases. The Server says nothing before Apply and Run.
+func NewServer(config Config) (*Server, error) {
+	s := &Server{log: config.Log, store: config.Store, clock: config.Clock, changed: config.Changed, wake: make(chan struct{}, 1)}
+	if s.clock == nil {
+		s.clock = time.Now
+	}
+	if s.changed == nil {
+		s.changed = func() {}
+	}
+	leases, err := s.store.Load(context.Background())
+	if err != nil {
+		return nil, fmt.Errorf("load DHCP leases: %w", err)
+	}
+	s.table = newTable(leases)
+	s.metrics, err = newMetrics(config.Registerer, func() counts {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.table.count(s.now())
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// now is the wall clock: a lease must mean the same after a restart, which no monotonic clock does.
+func (s *Server) now() time.Time { return s.clock().Round(0) }
+
+// Apply makes the server serve a model from the next message on. Leases stay. With nil the server is
+// silent.
+func (s *Server) Apply(m *Model) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.table.apply(m)
+}
+
+// Leases returns what is known about every address that ever was leased, by address.
+func (s *Server) Leases() []Lease {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.table.leases(s.now())
+}
+
+// Run answers what the Conns bring until ctx ends, then closes them, writes what is left to write,
+// and returns nil. A Conn that fails is tried again for ever: a VLAN interface that goes away comes
+// back. Run must be called once.
+func (s *Server) Run(ctx context.Context, conns ...Conn) error {
+	var readers sync.WaitGroup
+	for _, conn := range conns {
+		readers.Go(func() { s.read(ctx, conn) })
+	}
+	committed := make(chan struct{})
+	stop := make(chan struct{})
+	go func() {
+		defer close(committed)
+		s.commitLoop(ctx, stop)
+	}()
+
+	<-ctx.Done()
+	var errs []error
+	for _, conn := range conns {
+		errs = append(errs, conn.Close())
+	}
+	readers.Wait()
+	close(stop)
+	<-committed
+	if err := errors.Join(errs...); err != nil {
+		s.log.Warn("close DHCP sockets", "error", err)
+	}
+	return nil
+}
+
+// read handles the messages of one Conn. It logs a failure once, and its end.
+func (s *Server) read(ctx context.Context, conn Conn) {
+	buf := make([]byte, MaxMessage)
+	var failing time.Duration // how long to wait before the next try, 0 while all is well
+	for {
+		packet, err := conn.Receive(buf)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			if failing == 0 {
+				s.log.Error("cannot receive DHCP messages, trying again", "conn", conn, "error", err)
+			}
+			failing = min(max(2*failing, minBackoff), maxBackoff)
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(failing):
+			}
+			continue
+		}
+		if failing != 0 {
+			failing = 0
+			s.log.Info("receiving DHCP messages again", "conn", conn)
+		}
+		s.handle(conn, &packet)
+	}
+}
+
+// handle answers one message, or has it answered after the commit.
+func (s *Server) handle(conn Conn, packet *Packet) {
+	defer func() {
+		// One message must not end DNS and xDS of all tenants.
+		if p := recover(); p != nil {
+			s.drop(dropPanic)
+			s.log.Error("bug: a DHCP message made the server panic", "panic", p, "message", fmt.Sprintf("%x", packet.Payload), "stack", string(debug.Stack()))
+		}
+	}()
+	r, err := parse(packet.Payload)
+	if err != nil {
+		s.drop(dropMalformed)
+		s.log.Debug("malformed DHCP message", "source", packet.Source, "error", err)
+		return
+	}
+	s.metrics.received.WithLabelValues(typeLabel(r.kind)).Inc()
+	j, v := s.process(conn, packet, r)
+	if s.log.Enabled(context.Background(), slog.LevelDebug) {
+		s.log.Debug("DHCP message", "type", r.kind, "mac", r.mac, "hostname", r.hostname, "ciaddr", r.ciaddr, "requested", r.requested,
+			"relay", r.giaddr, "answer", v.kind, "address", v.yiaddr, "reason", v.reason)
+	}
+	switch {
+	case len(v.changes) > 0:
+		select {
+		case s.wake <- struct{}{}:
+		default:
+		}
+	case v.kind == dhcpv4.MessageTypeNone:
+		s.drop(v.reason)
+	default:
+		s.send(&j)
+	}
+}
+
+// process decides under the lock. Changes are queued under the same lock, so that the store sees
+// them in the order in which they were made.
+func (s *Server) process(conn Conn, packet *Packet, r *request) (job, verdict) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.pending) >= maxPending && r.kind != dhcpv4.MessageTypeDiscover && r.kind != dhcpv4.MessageTypeInform {
+		return job{}, ignore(dropBusy)
+	}
+	v := s.table.decide(r, packet.Destination.Addr() == s.table.serverIP(), s.now())
+	s.noteExhaustion(r, &v)
+	j := job{changes: v.changes, kind: v.kind}
+	if v.kind != dhcpv4.MessageTypeNone {
+		j.conn, j.to, j.reply = conn, target(packet, r, &v), s.table.model.reply(r, v.kind, v.yiaddr, v.reason)
+	}
+	if len(v.changes) > 0 {
+		s.pending = append(s.pending, j)
+	}
+	return j, v
+}
+
+// noteExhaustion logs once when the pool has run out of addresses, and once when it has some again.
+func (s *Server) noteExhaustion(r *request, v *verdict) {
+	if r.kind != dhcpv4.MessageTypeDiscover || s.exhausted == (v.reason == dropExhausted) {
+		return
+	}
+	s.exhausted = !s.exhausted
+	if s.exhausted {
+		s.log.Warn("DHCP pool exhausted: new clients get no address; widen the pool", "mac", r.mac, "addresses", s.table.model.pool.size)
+	} else {
+		s.log.Info("DHCP pool has free addresses again")
+	}
+}
+
+func (s *Server) drop(reason string) { s.metrics.dropped.WithLabelValues(reason).Inc() }
+
+func (s *Server) send(j *job) {
+	if err := j.conn.Send(j.reply, j.to); err != nil {
+		s.metrics.sendFailures.Inc()
+		s.log.Debug("cannot send DHCP answer", "type", j.kind, "to", j.to.Addr, "error", err)
+		return
+	}
+	s.metrics.sent.WithLabelValues(typeLabel(j.kind)).Inc()
+}
+
+// commitLoop writes what is pending until stop, and then the rest.
+func (s *Server) commitLoop(ctx context.Context, stop <-chan struct{}) {
+	failing := false
+	for {
+		select {
+		case <-stop:
+			flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTime)
+			defer cancel()
+			for s.commit(flush, &failing) && flush.Err() == nil {
+			}
+			return
+		case <-s.wake:
+			for s.commit(ctx, &failing) {
+			}
+		}
+	}
+}
+
+// commit writes one batch and sends its answers. It returns false when there was nothing to write.
+func (s *Server) commit(ctx context.Context, failing *bool) bool {
+	s.mu.Lock()
+	batch := s.pending
+	if len(batch) > maxBatch {
+		batch, s.pending = batch[:maxBatch:maxBatch], batch[maxBatch:]
+	} else {
+		s.pending = nil
+	}
+	s.mu.Unlock()
+	if len(batch) == 0 {
+		return false
+	}
+
+	// Of several changes to one address the last one counts.
+	var leases []Lease
+	place := make(map[[4]byte]int, len(batch))
+	for i := range batch {
+		for _, change := range batch[i].changes {
+			key := change.Address.As4()
+			if n, twice := place[key]; twice {
+				leases[n] = *change
+				continue
+			}
+			place[key] = len(leases)
+			leases = append(leases, *change)
+		}
+	}
+	start := time.Now()
+	errs := s.store.Put(ctx, leases)
+	s.metrics.commitSeconds.Observe(time.Since(start).Seconds())
+
+	var failed error
+	written := make([]bool, len(batch))
+	s.mu.Lock()
+	now := s.now()
+	for i := range batch {
+		written[i] = true
+		for _, change := range batch[i].changes {
+			if errs == nil || errs[place[change.Address.As4()]] == nil {
+				s.table.confirm(change)
+				continue
+			}
+			failed = errs[place[change.Address.As4()]]
+			written[i] = false
+			s.table.revert(change, now)
+		}
+	}
+	s.mu.Unlock()
+
+	s.noteFailure(failed, failing)
+	for i := range batch {
+		switch {
+		case !written[i]:
+			s.metrics.commitFailures.Inc()
+			s.drop(dropNotWritten)
+		case batch[i].conn != nil:
+			s.send(&batch[i])
+		}
+	}
+	s.changed()
+	return true
+}
+
+// noteFailure logs once when leases cannot be written, and once when they can be again.
+func (s *Server) noteFailure(err error, failing *bool) {
+	if (err != nil) == *failing {
+		return
+	}
+	*failing = err != nil
+	if err != nil {
+		s.log.Error("cannot make DHCP leases durable: their clients get no answer", "error", err)
+	} else {
+		s.log.Info("DHCP leases are durable again")
+	}
+}
