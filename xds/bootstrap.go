@@ -1,0 +1,169 @@
+package xds
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	overloadv3 "github.com/envoyproxy/go-control-plane/envoy/config/overload/v3"
+	connections "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/downstream_connections/v3"
+	upstreamhttp "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	// defaultMaxConnections is enough for ten thousand workers with ten connections each. Envoy needs
+	// two file descriptors a connection.
+	defaultMaxConnections = 100_000
+	// Envoy comes back to a restarted control plane within retryMax.
+	retryBase = 100 * time.Millisecond
+	retryMax  = 2 * time.Second
+)
+
+// BootstrapConfig is what an Envoy must be told before it can ask for the rest.
+type BootstrapConfig struct {
+	// Infra that it serves, NAMESPACE/NAME.
+	Infra string
+	// NodeID is unique per Envoy.
+	NodeID string
+	// XDSHost and XDSPort are where the control plane listens; the host is an address or a name.
+	XDSHost string
+	XDSPort int
+	// AdminAddress is the address of Envoy's admin interface, host:port with an IP address.
+	AdminAddress string
+	// MaxConnections bounds the client connections of all listeners together. 0: 100,000.
+	MaxConnections int64
+}
+
+// Bootstrap is an Envoy bootstrap in YAML: everything over one incremental stream, a limit for connections, the admin interface.
+// Envoy waits for the control plane as long as it takes and never starts with a part.
+func Bootstrap(config BootstrapConfig) ([]byte, error) {
+	switch {
+	case config.Infra == "":
+		return nil, errors.New("bootstrap: the Infra is missing, NAMESPACE/NAME")
+	case config.NodeID == "":
+		return nil, errors.New("bootstrap: the node id is missing")
+	case config.XDSHost == "":
+		return nil, errors.New("bootstrap: the host of the control plane is missing")
+	case config.XDSPort < 1 || config.XDSPort > 65535:
+		return nil, fmt.Errorf("bootstrap: port %d of the control plane is out of range", config.XDSPort)
+	}
+	adminAddress, err := hostPort(config.AdminAddress)
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap: admin address: %w", err)
+	}
+	cluster, err := xdsCluster(config)
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap: %w", err)
+	}
+	overload, err := overloadManager(config.MaxConnections)
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap: %w", err)
+	}
+	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(&bootstrapv3.Bootstrap{
+		Node:  &core.Node{Id: config.NodeID, Cluster: config.Infra},
+		Admin: &bootstrapv3.Admin{Address: adminAddress, IgnoreGlobalConnLimit: true},
+		DynamicResources: &bootstrapv3.Bootstrap_DynamicResources{
+			AdsConfig: &core.ApiConfigSource{
+				ApiType:                   core.ApiConfigSource_DELTA_GRPC,
+				TransportApiVersion:       core.ApiVersion_V3,
+				SetNodeOnFirstMessageOnly: true,
+				GrpcServices: []*core.GrpcService{{TargetSpecifier: &core.GrpcService_EnvoyGrpc_{
+					EnvoyGrpc: &core.GrpcService_EnvoyGrpc{
+						ClusterName: cluster.Name,
+						RetryPolicy: &core.RetryPolicy{RetryBackOff: &core.BackoffStrategy{
+							BaseInterval: durationpb.New(retryBase), MaxInterval: durationpb.New(retryMax),
+						}},
+					},
+				}}},
+			},
+			CdsConfig: adsSource(),
+			LdsConfig: adsSource(),
+		},
+		StaticResources: &bootstrapv3.Bootstrap_StaticResources{Clusters: []*clusterv3.Cluster{cluster}},
+		OverloadManager: overload,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap: %w", err)
+	}
+	return yaml.JSONToYAML(text)
+}
+
+func hostPort(address string) (*core.Address, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return nil, fmt.Errorf("%q: port %q is not a number up to 65535", address, port)
+	}
+	if _, err := netip.ParseAddr(host); err != nil {
+		return nil, fmt.Errorf("%q: %q is not an IP address", address, host)
+	}
+	return socketAddress(host, uint32(number)), nil
+}
+
+// xdsCluster is the control plane as an upstream of Envoy.
+func xdsCluster(config BootstrapConfig) (*clusterv3.Cluster, error) {
+	const name = "oooi-xds"
+	http2, err := marshalAny(&upstreamhttp.HttpProtocolOptions{
+		UpstreamProtocolOptions: &upstreamhttp.HttpProtocolOptions_ExplicitHttpConfig_{
+			ExplicitHttpConfig: &upstreamhttp.HttpProtocolOptions_ExplicitHttpConfig{
+				ProtocolConfig: &upstreamhttp.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
+					Http2ProtocolOptions: &core.Http2ProtocolOptions{ConnectionKeepalive: &core.KeepaliveSettings{
+						Interval: durationpb.New(pingInterval), Timeout: durationpb.New(pingTimeout),
+					}},
+				},
+			},
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	kind := clusterv3.Cluster_STATIC
+	if _, err := netip.ParseAddr(config.XDSHost); err != nil {
+		kind = clusterv3.Cluster_STRICT_DNS
+	}
+	return &clusterv3.Cluster{
+		Name:                          name,
+		ClusterDiscoveryType:          &clusterv3.Cluster_Type{Type: kind},
+		ConnectTimeout:                durationpb.New(time.Second),
+		TypedExtensionProtocolOptions: map[string]*anypb.Any{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": http2},
+		UpstreamConnectionOptions:     &clusterv3.UpstreamConnectionOptions{TcpKeepalive: buildKeepalive()},
+		LoadAssignment: &endpointv3.ClusterLoadAssignment{
+			ClusterName: name,
+			Endpoints: []*endpointv3.LocalityLbEndpoints{{LbEndpoints: []*endpointv3.LbEndpoint{{
+				HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{
+					Address: socketAddress(config.XDSHost, uint32(config.XDSPort)),
+				}},
+			}}}},
+		},
+	}, nil
+}
+
+// overloadManager limits the client connections of all listeners together, so that a flood cannot exhaust Envoy's file
+// descriptors. The admin interface is outside the limit.
+func overloadManager(limit int64) (*overloadv3.OverloadManager, error) {
+	if limit <= 0 {
+		limit = defaultMaxConnections
+	}
+	monitor, err := marshalAny(&connections.DownstreamConnectionsConfig{MaxActiveDownstreamConnections: limit})
+	if err != nil {
+		return nil, err
+	}
+	return &overloadv3.OverloadManager{ResourceMonitors: []*overloadv3.ResourceMonitor{{
+		Name:       "envoy.resource_monitors.global_downstream_max_connections",
+		ConfigType: &overloadv3.ResourceMonitor_TypedConfig{TypedConfig: monitor},
+	}}}, nil
+}

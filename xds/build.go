@@ -1,0 +1,319 @@
+package xds
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	matcher "github.com/cncf/xds/go/xds/type/matcher/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+
+	"github.com/densityops/oooi/api/v1alpha1"
+)
+
+// Options say where the listeners bind.
+type Options struct {
+	// AnyAddress binds all addresses of the pod instead of the ProxyServer's serverIP.
+	AnyAddress bool
+	// PortOffset is added to each listener's port, so that an unprivileged user can run Envoy.
+	PortOffset int
+}
+
+// sharedListeners are the listeners that all attachments of an Infra share, by the port that
+// backends name.
+var sharedListeners = map[int32]string{443: "https", 6443: "kube-api"}
+
+// Build turns a ProxyServer into the resources of its Envoys. It is pure: equal input, backends in any
+// order, gives equal resources and versions.
+//
+// A backend without addresses gets no chain, no cluster and no match. Whatever would let one attachment
+// take what is another's (a name or a source in two attachments) is an error, as is a backend that
+// contradicts another of the same target; the error names the ProxyServer and the backend.
+func Build(proxy *v1alpha1.ProxyServer, opts Options) (*Snapshot, error) {
+	b := builder{
+		namespace: proxy.Namespace,
+		opts:      opts,
+		targets:   map[string]*target{},
+		listeners: map[string]*listener{},
+		ports:     map[int32]string{},
+		sources:   map[string]string{},
+		backends:  map[string]bool{},
+	}
+	snap, err := b.build(&proxy.Spec)
+	if err != nil {
+		return nil, fmt.Errorf("ProxyServer %s/%s: %w", proxy.Namespace, proxy.Name, err)
+	}
+	return snap, nil
+}
+
+// builder collects the backends by target and by listener.
+type builder struct {
+	namespace string
+	opts      Options
+	address   string
+	targets   map[string]*target
+	listeners map[string]*listener
+	ports     map[int32]string  // port -> listener
+	sources   map[string]string // address -> attachment
+	backends  map[string]bool
+}
+
+// target is one Service of one attachment: it becomes a filter chain and a cluster of the same name.
+type target struct {
+	name    string
+	backend *v1alpha1.Backend // the first that led here
+	chain   *listenerv3.FilterChain
+	action  *matcher.Matcher_OnMatch // leads to the chain
+}
+
+// listener is what one listener is to match.
+type listener struct {
+	name   string
+	port   int32
+	chains map[string]*target
+	// names that lead to a target from any source; a wildcard is kept by its suffix (".apps.example.com").
+	names, wildcards map[string]*target
+	// bySource are the names (and noServerName) that lead to a target by the client's address.
+	bySource map[string][]sourceRoute
+}
+
+// noServerName is the key, in listener.bySource, of TLS without a server name.
+const noServerName = ""
+
+// sourceRoute says that connections of these sources go to a target.
+type sourceRoute struct {
+	sources []string // addresses
+	target  *target
+}
+
+func (b *builder) build(spec *v1alpha1.ProxyServerSpec) (*Snapshot, error) {
+	b.address = "0.0.0.0"
+	if !b.opts.AnyAddress {
+		ip, err := netip.ParseAddr(spec.NetworkConfig.ServerIP)
+		if err != nil || !ip.Is4() {
+			return nil, fmt.Errorf("networkConfig.serverIP %q is not an IPv4 address", spec.NetworkConfig.ServerIP)
+		}
+		b.address = ip.String()
+	}
+	for i := range spec.Backends {
+		if err := b.add(&spec.Backends[i]); err != nil {
+			return nil, fmt.Errorf("backend %q: %w", spec.Backends[i].Name, err)
+		}
+	}
+
+	resources := map[string][]namedMessage{}
+	for name, t := range b.targets {
+		cluster, endpoints, err := buildCluster(t)
+		if err != nil {
+			return nil, fmt.Errorf("backend %q: %w", t.backend.Name, err)
+		}
+		resources[clusterType] = append(resources[clusterType], namedMessage{name, cluster})
+		if endpoints != nil {
+			resources[endpointType] = append(resources[endpointType], namedMessage{name, endpoints})
+		}
+	}
+	for name, l := range b.listeners {
+		message, err := b.buildListener(l)
+		if err != nil {
+			return nil, fmt.Errorf("listener %q: %w", name, err)
+		}
+		resources[listenerType] = append(resources[listenerType], namedMessage{name, message})
+	}
+	return newSnapshot(resources)
+}
+
+// add files one backend under its target and its listeners.
+func (b *builder) add(backend *v1alpha1.Backend) error {
+	if b.backends[backend.Name] {
+		return errors.New("there are two of this name")
+	}
+	b.backends[backend.Name] = true
+	if backend.Attachment == "" || backend.TargetService == "" {
+		return errors.New("attachment and targetService must be set")
+	}
+	names, err := serverNames(backend)
+	if err != nil {
+		return err
+	}
+	sources, err := b.claimSources(backend)
+	if err != nil {
+		return err
+	}
+	if len(backend.Addresses) == 0 || (len(names) == 0 && len(sources) == 0) {
+		return nil // it leads nowhere, or nobody leads to it
+	}
+	t, err := b.target(backend)
+	if err != nil {
+		return err
+	}
+	if len(backend.Ports) == 0 {
+		return errors.New("ports must name at least one port")
+	}
+	if backend.Listener != "" && len(backend.Ports) != 1 {
+		return fmt.Errorf("listener %q takes one port, not %d", backend.Listener, len(backend.Ports))
+	}
+	for _, port := range backend.Ports {
+		l, err := b.listener(backend.Listener, port)
+		if err != nil {
+			return err
+		}
+		l.chains[t.name] = t
+		if err := l.route(names, sources, t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// serverNames are the normalised host names of a backend; none for TLS without a server name.
+func serverNames(backend *v1alpha1.Backend) ([]string, error) {
+	if backend.Hostname == "" {
+		if len(backend.AlternateHostnames) > 0 {
+			return nil, errors.New("alternateHostnames need a hostname")
+		}
+		return nil, nil
+	}
+	names := make([]string, 0, 1+len(backend.AlternateHostnames))
+	for _, raw := range append([]string{backend.Hostname}, backend.AlternateHostnames...) {
+		name := v1alpha1.NormalizeDomain(raw)
+		if !validServerName(strings.TrimPrefix(name, "*.")) {
+			return nil, fmt.Errorf("hostname %q is not a DNS name", raw)
+		}
+		if strings.HasPrefix(name, "*.") && len(backend.SourcePrefixRanges) > 0 {
+			return nil, fmt.Errorf("hostname %q: a wildcard cannot be bound to sources", raw)
+		}
+		names = append(names, name)
+	}
+	return names, nil
+}
+
+// validServerName tells whether a name in lower case can be a server name in TLS (RFC 6066, section 3).
+func validServerName(name string) bool {
+	if name == "" || len(name) > 253 {
+		return false
+	}
+	for label := range strings.SplitSeq(name, ".") {
+		if label == "" || len(label) > 63 {
+			return false
+		}
+		for _, c := range []byte(label) {
+			if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' && c != '_' {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// claimSources reads the /32s of a backend and books them for its attachment.
+func (b *builder) claimSources(backend *v1alpha1.Backend) ([]string, error) {
+	sources := make([]string, 0, len(backend.SourcePrefixRanges))
+	for _, prefix := range backend.SourcePrefixRanges {
+		address := strings.TrimSuffix(prefix, "/32")
+		if ip, err := netip.ParseAddr(address); err != nil || !ip.Is4() || len(address) == len(prefix) {
+			return nil, fmt.Errorf("source %q is not an IPv4 /32", prefix)
+		}
+		if owner, taken := b.sources[address]; taken && owner != backend.Attachment {
+			return nil, fmt.Errorf("source %s belongs to attachment %q already", prefix, owner)
+		}
+		b.sources[address] = backend.Attachment
+		sources = append(sources, address)
+	}
+	return sources, nil
+}
+
+// target finds the target of a backend or makes it.
+func (b *builder) target(backend *v1alpha1.Backend) (*target, error) {
+	name := b.namespace + "/" + backend.Attachment + "/" + backend.TargetService
+	t := b.targets[name]
+	if t == nil {
+		chain, err := buildChain(name)
+		if err != nil {
+			return nil, err
+		}
+		action, err := chainAction(name)
+		if err != nil {
+			return nil, err
+		}
+		t = &target{name: name, backend: backend, chain: chain, action: action}
+		b.targets[name] = t
+		return t, nil
+	}
+	if first := t.backend; first.TargetNamespace != backend.TargetNamespace || first.TargetPort != backend.TargetPort ||
+		first.TimeoutSeconds != backend.TimeoutSeconds || !slices.Equal(first.Addresses, backend.Addresses) {
+		return nil, fmt.Errorf("target %s differs from that of backend %q", name, first.Name)
+	}
+	return t, nil
+}
+
+// listener finds the listener of a backend's port or makes it. An empty name stands for the shared one.
+func (b *builder) listener(name string, port int32) (*listener, error) {
+	if name == "" {
+		shared, ok := sharedListeners[port]
+		if !ok {
+			return nil, fmt.Errorf("port %d has no shared listener", port)
+		}
+		name = shared
+	}
+	if bound := int(port) + b.opts.PortOffset; port < 1 || bound < 1 || bound > 65535 {
+		return nil, fmt.Errorf("port %d with offset %d is out of range", port, b.opts.PortOffset)
+	}
+	if other, taken := b.ports[port]; taken && other != name {
+		return nil, fmt.Errorf("port %d is that of listener %q already", port, other)
+	}
+	l := b.listeners[name]
+	if l == nil {
+		l = &listener{
+			name: name, port: port, chains: map[string]*target{},
+			names: map[string]*target{}, wildcards: map[string]*target{}, bySource: map[string][]sourceRoute{},
+		}
+		b.listeners[name] = l
+		b.ports[port] = name
+	}
+	if l.port != port {
+		return nil, fmt.Errorf("listener %q is on port %d already, not %d", name, l.port, port)
+	}
+	return l, nil
+}
+
+// route leads the names, and the sources if there are any, to a target.
+func (l *listener) route(names, sources []string, t *target) error {
+	if len(sources) > 0 {
+		if len(names) == 0 {
+			names = []string{noServerName}
+		}
+		for _, name := range names {
+			if other := l.names[name]; other != nil {
+				return fmt.Errorf("hostname %q leads to %s from any source already", name, other.name)
+			}
+			l.bySource[name] = append(l.bySource[name], sourceRoute{sources, t})
+		}
+		return nil
+	}
+	for _, name := range names {
+		to := l.names
+		if strings.HasPrefix(name, "*.") {
+			name, to = name[1:], l.wildcards
+		}
+		if other := to[name]; other != nil && other != t {
+			return fmt.Errorf("hostname %q leads to %s already", name, other.name)
+		}
+		if routes := l.bySource[name]; len(routes) > 0 {
+			return fmt.Errorf("hostname %q leads to %s by source already", name, routes[0].target.name)
+		}
+		to[name] = t
+	}
+	return nil
+}
+
+// sortedChains are the chains of a listener by name.
+func (l *listener) sortedChains() []*listenerv3.FilterChain {
+	chains := make([]*listenerv3.FilterChain, 0, len(l.chains))
+	for _, name := range slices.Sorted(maps.Keys(l.chains)) {
+		chains = append(chains, l.chains[name].chain)
+	}
+	return chains
+}

@@ -1,0 +1,17 @@
+// Package xds programs Envoy: it turns the ProxyServer of an Infra into Envoy resources and keeps
+// every Envoy of that Infra at them.
+//
+//	ProxyServer ─Build (pure)─> Snapshot ─Server.Apply─> publisher, one an Envoy ─ADS─> Envoy
+//	                                                                    └─ACK, NACK─> Status, metrics, CSDS
+//
+// Build gives one immutable filter chain and one cluster per attachment and target Service. Names
+// and addresses stand only in the listener's matcher, so that a new worker or a new name changes
+// no chain and drains no connection.
+//
+// A publisher has one response in flight: clusters first, then endpoints, then listeners, and only when
+// Envoy acknowledged those, what is no longer needed goes. What Envoy refuses is found by halving the
+// response, left at its last good version, and tried again by the next Apply, never before.
+//
+// The package must never send a part of a snapshot as if it were the whole, never push what Envoy has
+// already, never block Apply on an Envoy, and never let the state of one Infra show in another.
+package xds

@@ -1,0 +1,282 @@
+package xds
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+)
+
+// publisher decides what one Envoy is sent next, make before break: clusters, endpoints, listeners, and only when
+// Envoy has all of the listeners, the removal of clusters. It has one step in flight. It knows nothing
+// of the wire; it is not safe for concurrent use.
+type publisher struct {
+	target   *Snapshot
+	types    map[string]*subscription // by type URL, once Envoy asked for the type
+	inFlight *step
+}
+
+// step is one response: resources to add or update, and names to remove.
+type step struct {
+	typeURL string
+	add     []*discovery.Resource
+	remove  []string
+}
+
+// subscription is one type of resources as one Envoy sees it.
+type subscription struct {
+	wildcard bool
+	names    map[string]bool
+	// held is what Envoy acknowledged, or said it had when it connected (then without a body).
+	held map[string]*discovery.Resource
+	// refused is what Envoy refused of the target, by resource name; "" when no single resource is to blame.
+	refused map[string]refusal
+	// owed are names that must be answered even when there is no such resource.
+	owed map[string]bool
+	// owesFirst is set until a new Envoy has got its first response, be it empty.
+	owesFirst bool
+	// batch bounds the resources of a step while a refused one is being looked for; 0 is no bound.
+	batch int
+	// nonce of the last response.
+	nonce string
+}
+
+// refusal is one NACK that was traced to one resource.
+type refusal struct {
+	version string
+	message string
+}
+
+func newPublisher(target *Snapshot) *publisher {
+	return &publisher{target: target, types: map[string]*subscription{}}
+}
+
+// retarget sets what is to be published next, and gives what was refused another try.
+func (p *publisher) retarget(target *Snapshot) {
+	p.target = target
+	for _, sub := range p.types {
+		clear(sub.refused)
+		sub.batch = 0
+	}
+}
+
+// subscribe adds a type; known are the versions that Envoy says it has.
+func (p *publisher) subscribe(typeURL string, wildcard bool, known map[string]string) *subscription {
+	sub := &subscription{
+		wildcard:  wildcard,
+		names:     map[string]bool{},
+		held:      make(map[string]*discovery.Resource, len(known)),
+		refused:   map[string]refusal{},
+		owed:      map[string]bool{},
+		owesFirst: len(known) == 0,
+	}
+	for name, version := range known {
+		sub.held[name] = &discovery.Resource{Name: name, Version: version}
+		if r := p.target.sets[typeURL].byName[name]; r != nil && r.Version == version {
+			sub.held[name] = r
+		}
+	}
+	p.types[typeURL] = sub
+	return sub
+}
+
+// wants tells whether Envoy asked for a resource of that name.
+func (sub *subscription) wants(name string) bool { return sub.wildcard || sub.names[name] }
+
+// next is the step to send now, or nil when Envoy must answer first or has all it is to have.
+func (p *publisher) next() *step {
+	if p.inFlight != nil {
+		return nil
+	}
+	st := p.additions(clusterType)
+	if st == nil {
+		st = p.additions(endpointType)
+	}
+	if st == nil {
+		st = p.listeners()
+	}
+	if st == nil && p.inSync(listenerType) {
+		st = p.removals(clusterType)
+	}
+	p.inFlight = st
+	return st
+}
+
+// additions are the resources of a type that Envoy lacks or has in another version.
+func (p *publisher) additions(typeURL string) *step {
+	sub := p.types[typeURL]
+	if sub == nil {
+		return nil
+	}
+	st := &step{typeURL: typeURL}
+	set := p.target.sets[typeURL]
+	for _, r := range set.sorted {
+		if !sub.wants(r.Name) || sub.has(r) || sub.refused[r.Name].version == r.Version {
+			continue
+		}
+		if sub.batch > 0 && len(st.add) == sub.batch {
+			break
+		}
+		st.add = append(st.add, r)
+	}
+	for _, name := range slices.Sorted(maps.Keys(sub.owed)) {
+		if set.byName[name] == nil {
+			st.remove = append(st.remove, name)
+		}
+	}
+	if len(st.add) == 0 {
+		sub.batch = 0
+		if len(st.remove) == 0 && !sub.owesFirst {
+			return nil
+		}
+	}
+	clear(sub.owed)
+	sub.owesFirst = false
+	return st
+}
+
+// has tells whether Envoy has this version of a resource.
+func (sub *subscription) has(r *discovery.Resource) bool {
+	held := sub.held[r.Name]
+	return held == r || held != nil && held.Version == r.Version
+}
+
+// removals are the resources that Envoy has and the target has not.
+func (p *publisher) removals(typeURL string) *step {
+	sub := p.types[typeURL]
+	if sub == nil {
+		return nil
+	}
+	var gone []string
+	for name := range sub.held {
+		if p.target.sets[typeURL].byName[name] == nil {
+			gone = append(gone, name)
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	slices.Sort(gone)
+	return &step{typeURL: typeURL, remove: gone}
+}
+
+// listeners are added and removed in one step: a listener may take over the port of another.
+func (p *publisher) listeners() *step {
+	add, gone := p.additions(listenerType), p.removals(listenerType)
+	if add == nil {
+		return gone
+	}
+	if gone != nil {
+		add.remove = append(add.remove, gone.remove...)
+	}
+	return add
+}
+
+// inSync tells whether Envoy asked for a type and has just what the target has of it.
+func (p *publisher) inSync(typeURL string) bool {
+	sub := p.types[typeURL]
+	if sub == nil || len(sub.refused) > 0 || sub.owesFirst {
+		return false
+	}
+	wanted := 0
+	for _, r := range p.target.sets[typeURL].sorted {
+		if !sub.wants(r.Name) {
+			continue
+		}
+		wanted++
+		if !sub.has(r) {
+			return false
+		}
+	}
+	return wanted == len(sub.held)
+}
+
+// acknowledged books the step in flight as held by Envoy.
+func (p *publisher) acknowledged() {
+	st := p.inFlight
+	sub := p.types[st.typeURL]
+	p.inFlight = nil
+	for _, r := range st.add {
+		sub.held[r.Name] = r
+		if endpoints := p.types[endpointType]; st.typeURL == clusterType && endpoints != nil {
+			// Envoy warms a changed cluster with endpoints that come after it.
+			delete(endpoints.held, r.Name)
+		}
+	}
+	for _, name := range st.remove {
+		delete(sub.held, name)
+	}
+	sub.batch *= 2
+}
+
+// refusedStep books a NACK of the step in flight. One resource alone is to blame, and is parked until the next
+// retarget; of several it is not known which, so that they are sent again in halves.
+func (p *publisher) refusedStep(message string) {
+	st := p.inFlight
+	sub := p.types[st.typeURL]
+	p.inFlight = nil
+	switch len(st.add) {
+	case 0:
+		// Only removals, or an empty first response: sending them again would get the same answer.
+		sub.refused[""] = refusal{message: message}
+		for _, name := range st.remove {
+			delete(sub.held, name)
+		}
+	case 1:
+		sub.refused[st.add[0].Name] = refusal{version: st.add[0].Version, message: message}
+		for _, name := range st.remove {
+			delete(sub.held, name)
+		}
+	default:
+		sub.batch = (len(st.add) + 1) / 2
+	}
+}
+
+// troubled tells whether Envoy refused something of the target.
+func (p *publisher) troubled() bool {
+	for _, sub := range p.types {
+		if len(sub.refused) > 0 || sub.batch > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// refusals are Envoy's words on all that it refused of the target; empty when it refused nothing.
+func (p *publisher) refusals() string {
+	var all []string
+	for _, typeURL := range servedTypes {
+		sub := p.types[typeURL]
+		if sub == nil {
+			continue
+		}
+		for _, name := range slices.Sorted(maps.Keys(sub.refused)) {
+			all = append(all, strings.TrimSpace(shortType(typeURL)+" "+name)+": "+sub.refused[name].message)
+		}
+	}
+	return strings.Join(all, "; ")
+}
+
+// after is the whole state of a type once a step is applied, as state-of-the-world responses carry it.
+func (p *publisher) after(st *step) []*discovery.Resource {
+	state := maps.Clone(p.types[st.typeURL].held)
+	for _, r := range st.add {
+		state[r.Name] = r
+	}
+	for _, name := range st.remove {
+		delete(state, name)
+	}
+	return slices.SortedFunc(maps.Values(state), byName)
+}
+
+// wanted are the resources of the target that Envoy asked for, sorted.
+func (p *publisher) wanted(typeURL string) []*discovery.Resource {
+	var list []*discovery.Resource
+	for _, r := range p.target.sets[typeURL].sorted {
+		if p.types[typeURL].wants(r.Name) {
+			list = append(list, r)
+		}
+	}
+	return list
+}

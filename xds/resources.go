@@ -1,0 +1,248 @@
+package xds
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	accesslog "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	streamlog "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/stream/v3"
+	tlsinspector "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/tls_inspector/v3"
+	tcpproxy "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/densityops/oooi/api/v1alpha1"
+)
+
+const (
+	// idleTimeout is longer than any kube watch (an API server ends them within an hour or two) and than the four
+	// hours that kubelet keeps an idle exec session. Dead peers are found by TCP keepalive, not by this.
+	idleTimeout = 24 * time.Hour
+	// clientHelloTimeout is how long a client may take to say what it wants.
+	clientHelloTimeout = 15 * time.Second
+	// defaultConnectTimeout stands in for a backend without timeoutSeconds.
+	defaultConnectTimeout = 30 * time.Second
+	// bufferLimit bounds the memory of one connection, each way, in bytes.
+	bufferLimit = 32 << 10
+
+	// A peer that vanishes is noticed within a minute: by keepalive when nothing is under way, by
+	// TCP_USER_TIMEOUT when sent data is not acknowledged, which would otherwise take the kernel a quarter of an hour.
+	keepaliveIdle     = 30 * time.Second
+	keepaliveInterval = 10 * time.Second
+	keepaliveProbes   = 3
+	userTimeout       = keepaliveIdle + keepaliveProbes*keepaliveInterval
+
+	// Linux's numbers of the socket option TCP_USER_TIMEOUT (tcp(7)).
+	levelTCP       = 6
+	tcpUserTimeout = 18
+)
+
+// buildChain is the filter chain of a target. It says nothing but the target's name: Envoy drains a chain whose
+// proto changes, so names, sources and addresses must stay out of it.
+func buildChain(target string) (*listenerv3.FilterChain, error) {
+	config, err := marshalAny(&tcpproxy.TcpProxy{
+		StatPrefix:       target,
+		ClusterSpecifier: &tcpproxy.TcpProxy_Cluster{Cluster: target},
+		IdleTimeout:      durationpb.New(idleTimeout),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("filter chain %s: %w", target, err)
+	}
+	return &listenerv3.FilterChain{
+		Name: target,
+		Filters: []*listenerv3.Filter{{
+			Name:       "envoy.filters.network.tcp_proxy",
+			ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: config},
+		}},
+	}, nil
+}
+
+// buildListener is a listener. Whatever is not a chain or the matcher depends on the listener's name, address and
+// port only, because Envoy drains the whole listener when any of it changes.
+func (b *builder) buildListener(l *listener) (*listenerv3.Listener, error) {
+	inspector, err := marshalAny(&tlsinspector.TlsInspector{CloseConnectionOnClientHelloParsingErrors: true})
+	if err != nil {
+		return nil, err
+	}
+	log, err := buildAccessLog(l.name)
+	if err != nil {
+		return nil, err
+	}
+	m, err := newMatchers()
+	if err != nil {
+		return nil, err
+	}
+	tree, err := m.tree(l)
+	if err != nil {
+		return nil, err
+	}
+	return &listenerv3.Listener{
+		Name:               l.name,
+		Address:            socketAddress(b.address, uint32(int(l.port)+b.opts.PortOffset)),
+		FilterChains:       l.sortedChains(),
+		FilterChainMatcher: tree,
+		ListenerFilters: []*listenerv3.ListenerFilter{{
+			Name:       "envoy.filters.listener.tls_inspector",
+			ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: inspector},
+		}},
+		ListenerFiltersTimeout:        durationpb.New(clientHelloTimeout),
+		PerConnectionBufferLimitBytes: wrapperspb.UInt32(bufferLimit),
+		AccessLog:                     []*accesslog.AccessLog{log},
+		TcpKeepalive:                  buildKeepalive(),
+		SocketOptions:                 []*core.SocketOption{buildUserTimeout()},
+		// The address may be claimed after Envoy started, or move here at a failover.
+		Freebind: wrapperspb.Bool(!b.opts.AnyAddress),
+	}, nil
+}
+
+// buildAccessLog is the access log of a listener: one line of JSON when a connection ends, those that matched
+// nothing included.
+func buildAccessLog(listener string) (*accesslog.AccessLog, error) {
+	format, err := structpb.NewStruct(map[string]any{
+		"time":      "%START_TIME%",
+		"listener":  listener,
+		"target":    "%FILTER_CHAIN_NAME%",
+		"source":    "%DOWNSTREAM_REMOTE_ADDRESS%",
+		"sni":       "%REQUESTED_SERVER_NAME%",
+		"upstream":  "%UPSTREAM_HOST%",
+		"received":  "%BYTES_RECEIVED%",
+		"sent":      "%BYTES_SENT%",
+		"duration":  "%DURATION%",
+		"flags":     "%RESPONSE_FLAGS%",
+		"closed_by": "%CONNECTION_TERMINATION_DETAILS%",
+		"failure":   "%UPSTREAM_TRANSPORT_FAILURE_REASON%",
+	})
+	if err != nil {
+		return nil, err
+	}
+	config, err := marshalAny(&streamlog.StdoutAccessLog{AccessLogFormat: &streamlog.StdoutAccessLog_LogFormat{
+		LogFormat: &core.SubstitutionFormatString{Format: &core.SubstitutionFormatString_JsonFormat{JsonFormat: format}},
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return &accesslog.AccessLog{
+		Name:       "envoy.access_loggers.stdout",
+		ConfigType: &accesslog.AccessLog_TypedConfig{TypedConfig: config},
+	}, nil
+}
+
+// buildCluster is the cluster of a target. One address is part of it; the endpoints of a headless Service come by EDS,
+// so that they can move without the cluster; a DNS name is resolved by Envoy.
+func buildCluster(t *target) (*clusterv3.Cluster, *endpointv3.ClusterLoadAssignment, error) {
+	backend := t.backend
+	if backend.TargetPort < 1 || backend.TargetPort > 65535 {
+		return nil, nil, fmt.Errorf("targetPort %d is out of range", backend.TargetPort)
+	}
+	connectTimeout := time.Duration(backend.TimeoutSeconds) * time.Second
+	if connectTimeout <= 0 {
+		connectTimeout = defaultConnectTimeout
+	}
+	cluster := &clusterv3.Cluster{
+		Name:                          t.name,
+		ConnectTimeout:                durationpb.New(connectTimeout),
+		PerConnectionBufferLimitBytes: wrapperspb.UInt32(bufferLimit),
+		// Envoy's default of 1024 connections is less than the workers of one cluster open.
+		CircuitBreakers: &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{{
+			MaxConnections:     wrapperspb.UInt32(math.MaxUint32),
+			MaxPendingRequests: wrapperspb.UInt32(math.MaxUint32),
+			MaxRequests:        wrapperspb.UInt32(math.MaxUint32),
+		}}},
+		UpstreamConnectionOptions: &clusterv3.UpstreamConnectionOptions{TcpKeepalive: buildKeepalive()},
+		UpstreamBindConfig:        &core.BindConfig{SocketOptions: []*core.SocketOption{buildUserTimeout()}},
+	}
+	endpoints, named, err := buildEndpoints(t.name, backend)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case named:
+		cluster.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_LOGICAL_DNS}
+		cluster.DnsLookupFamily = clusterv3.Cluster_V4_PREFERRED
+		cluster.LoadAssignment = endpoints
+		// One name that does not resolve must not hold up the start of everybody else.
+		cluster.WaitForWarmOnInit = wrapperspb.Bool(false)
+		return cluster, nil, nil
+	case len(backend.Addresses) == 1:
+		cluster.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
+		cluster.LoadAssignment = endpoints
+		return cluster, nil, nil
+	}
+	cluster.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS}
+	cluster.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource()}
+	return cluster, endpoints, nil
+}
+
+// buildEndpoints lists the addresses of a target; named tells that they are one DNS name.
+func buildEndpoints(target string, backend *v1alpha1.Backend) (assignment *endpointv3.ClusterLoadAssignment, named bool, err error) {
+	var endpoints []*endpointv3.LbEndpoint
+	for _, address := range slices.Sorted(slices.Values(backend.Addresses)) {
+		if _, err := netip.ParseAddr(address); err != nil {
+			name := strings.TrimSuffix(address, ".")
+			if len(backend.Addresses) > 1 || !validServerName(strings.ToLower(name)) {
+				return nil, false, fmt.Errorf("address %q is neither an IP address nor a single DNS name", address)
+			}
+			named = true
+		}
+		endpoints = append(endpoints, &endpointv3.LbEndpoint{
+			HostIdentifier: &endpointv3.LbEndpoint_Endpoint{
+				Endpoint: &endpointv3.Endpoint{Address: socketAddress(address, uint32(backend.TargetPort))},
+			},
+		})
+	}
+	return &endpointv3.ClusterLoadAssignment{
+		ClusterName: target,
+		Endpoints:   []*endpointv3.LocalityLbEndpoints{{LbEndpoints: endpoints}},
+	}, named, nil
+}
+
+func socketAddress(address string, port uint32) *core.Address {
+	return &core.Address{Address: &core.Address_SocketAddress{SocketAddress: &core.SocketAddress{
+		Address: address, PortSpecifier: &core.SocketAddress_PortValue{PortValue: port},
+	}}}
+}
+
+// adsSource says that resources come over the aggregated stream.
+func adsSource() *core.ConfigSource {
+	return &core.ConfigSource{
+		ResourceApiVersion:    core.ApiVersion_V3,
+		ConfigSourceSpecifier: &core.ConfigSource_Ads{Ads: &core.AggregatedConfigSource{}},
+		// However long the control plane takes: never start with a part.
+		InitialFetchTimeout: durationpb.New(0),
+	}
+}
+
+func buildKeepalive() *core.TcpKeepalive {
+	return &core.TcpKeepalive{
+		KeepaliveProbes:   wrapperspb.UInt32(keepaliveProbes),
+		KeepaliveTime:     wrapperspb.UInt32(uint32(keepaliveIdle.Seconds())),
+		KeepaliveInterval: wrapperspb.UInt32(uint32(keepaliveInterval.Seconds())),
+	}
+}
+
+func buildUserTimeout() *core.SocketOption {
+	return &core.SocketOption{
+		Description: "TCP_USER_TIMEOUT, in milliseconds",
+		Level:       levelTCP,
+		Name:        tcpUserTimeout,
+		Value:       &core.SocketOption_IntValue{IntValue: userTimeout.Milliseconds()},
+		State:       core.SocketOption_STATE_PREBIND,
+	}
+}
+
+// marshalAny packs a typed config, deterministically.
+func marshalAny(m proto.Message) (*anypb.Any, error) {
+	packed := &anypb.Any{}
+	err := anypb.MarshalFrom(packed, m, proto.MarshalOptions{Deterministic: true})
+	return packed, err
+}

@@ -1,0 +1,228 @@
+package xds
+
+import (
+	"log/slog"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/densityops/oooi/api/v1alpha1"
+)
+
+// infra is the current snapshot of one Infra and the Envoys that are connected for it.
+type infra struct {
+	name     string
+	latest   atomic.Pointer[applied]
+	removed  bool       // guarded by Server.mu
+	sessions []*session // guarded by Server.mu; in the order of connecting
+
+	mu     sync.Mutex
+	change chan struct{} // closed when a session has answered or left
+}
+
+// applied is one call of Apply.
+type applied struct {
+	snap *Snapshot
+	seq  uint64
+	at   time.Time
+}
+
+func newInfra(name string) *infra {
+	return &infra{name: name, change: make(chan struct{})}
+}
+
+// changed is closed at the next change.
+func (in *infra) changed() <-chan struct{} {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.change
+}
+
+func (in *infra) announce() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	close(in.change)
+	in.change = make(chan struct{})
+}
+
+// session is one stream of one Envoy. Its key is the stream, not the node id, which two Envoys may share.
+type session struct {
+	id        uint64
+	node      *core.Node
+	infra     *infra
+	metrics   *metrics
+	log       *slog.Logger
+	connected time.Time
+	kick      chan struct{}
+
+	mu        sync.Mutex
+	pub       *publisher
+	working   *applied // what is being published
+	resting   bool     // nothing more to send of working
+	sent      string   // version of the snapshot sent last
+	acked     string   // version of the snapshot acknowledged last
+	responses uint64   // sent so far; numbers the nonces
+	done      uint64   // seq of the last snapshot that was answered in full
+}
+
+// open registers a stream under the Infra that its node names.
+func (s *Server) open(node *core.Node) (*session, error) {
+	name := node.GetCluster()
+	switch {
+	case node == nil || name == "":
+		return nil, status.Error(codes.InvalidArgument,
+			"node.cluster is empty: set it to NAMESPACE/NAME of the Infra that this Envoy serves")
+	case node.GetId() == "":
+		return nil, status.Error(codes.InvalidArgument,
+			"node.id is empty: set it to a name that no other Envoy has, for example that of its pod")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	in := s.infras[name]
+	if in == nil || in.removed {
+		return nil, status.Errorf(codes.NotFound,
+			"node.cluster %q is no Infra with a proxy that is served here: it must be NAMESPACE/NAME of one", name)
+	}
+	s.opened++
+	latest := in.latest.Load()
+	ses := &session{
+		id:        s.opened,
+		node:      node,
+		infra:     in,
+		metrics:   s.metrics,
+		log:       s.log.With("infra", name, "envoy", node.GetId(), "stream", s.opened),
+		connected: time.Now(),
+		kick:      make(chan struct{}, 1),
+		pub:       newPublisher(latest.snap),
+		working:   latest,
+	}
+	in.sessions = append(in.sessions, ses)
+	s.metrics.connected.WithLabelValues(name).Inc()
+	ses.log.Info("Envoy connected", "version", node.GetUserAgentName())
+	return ses, nil
+}
+
+// leave takes a session away when its stream has ended.
+func (s *Server) leave(ses *session) {
+	s.mu.Lock()
+	in := ses.infra
+	in.sessions = slices.DeleteFunc(in.sessions, func(other *session) bool { return other == ses })
+	s.metrics.connected.WithLabelValues(in.name).Dec()
+	if in.removed && len(in.sessions) == 0 {
+		s.forget(in)
+	}
+	s.mu.Unlock()
+	in.announce()
+	ses.log.Info("Envoy disconnected")
+}
+
+// wake makes the session's goroutine look for something to send. It never blocks.
+func (ses *session) wake() {
+	select {
+	case ses.kick <- struct{}{}:
+	default:
+	}
+}
+
+// next makes the response to send now, or nil. A snapshot is published to its end before the next one is taken up, so that a
+// quick succession of them cannot keep the listeners waiting behind clusters; only trouble ends it early.
+func (ses *session) next(w wire) (send func() error) {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	for {
+		latest := ses.infra.latest.Load()
+		newer := latest.seq > ses.working.seq
+		if newer && ses.pub.inFlight == nil && (ses.resting || ses.pub.troubled()) {
+			ses.working, ses.resting, newer = latest, false, false
+			ses.pub.retarget(latest.snap)
+		}
+		if st := ses.pub.next(); st != nil {
+			ses.resting = false
+			ses.sent = ses.working.snap.version
+			ses.responses++
+			nonce := strconv.FormatUint(ses.responses, 10)
+			ses.pub.types[st.typeURL].nonce = nonce
+			ses.metrics.pushes.WithLabelValues(ses.infra.name, shortType(st.typeURL)).Inc()
+			return w.encode(ses.pub, st, nonce)
+		}
+		if ses.pub.inFlight != nil {
+			return nil
+		}
+		ses.rest()
+		if !newer {
+			return nil
+		}
+	}
+}
+
+// handle books a request: an answer to the response in flight, a subscription, or both.
+func (ses *session) handle(req *request) {
+	if !slices.Contains(servedTypes, req.typeURL) {
+		ses.log.Debug("Envoy asks for a type that is not served", "type", req.typeURL)
+		return
+	}
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	sub := ses.pub.types[req.typeURL]
+	if sub != nil && sub.nonce != req.nonce && req.wholeState {
+		return // it speaks of an older response; the answer to the newer one will repeat what it asks for
+	}
+	if st := ses.pub.inFlight; st != nil && st.typeURL == req.typeURL && req.nonce == sub.nonce {
+		ses.answer(st, req)
+	}
+	req.subscribe(ses.pub, sub)
+}
+
+// answer books an ACK or a NACK.
+func (ses *session) answer(st *step, req *request) {
+	kind := shortType(st.typeURL)
+	if req.errorDetail == nil {
+		ses.metrics.acks.WithLabelValues(ses.infra.name, kind).Inc()
+		ses.pub.acknowledged()
+		return
+	}
+	ses.metrics.nacks.WithLabelValues(ses.infra.name, kind).Inc()
+	ses.log.Warn("Envoy refused a response", "type", kind, "resources", len(st.add), "error", req.errorDetail.GetMessage())
+	ses.pub.refusedStep(req.errorDetail.GetMessage())
+}
+
+// rest books that nothing is left to send. An Envoy that has not asked for its listeners yet is
+// still starting, and has not answered.
+func (ses *session) rest() {
+	first := !ses.resting
+	ses.resting = true
+	if ses.pub.types[clusterType] == nil || ses.pub.types[listenerType] == nil || ses.done >= ses.working.seq {
+		return
+	}
+	ses.done = ses.working.seq
+	ses.sent = ses.working.snap.version
+	if !ses.pub.troubled() {
+		ses.acked = ses.working.snap.version
+		if first && ses.working.at.After(ses.connected) {
+			ses.metrics.ackSeconds.WithLabelValues(ses.infra.name).Observe(time.Since(ses.working.at).Seconds())
+		}
+	}
+	ses.infra.announce()
+}
+
+// status of the Envoy at the other end.
+func (ses *session) status() v1alpha1.EnvoyStatus {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	return v1alpha1.EnvoyStatus{
+		Name: ses.node.GetId(), Sent: ses.sent, Acknowledged: ses.acked, Error: ses.pub.refusals(),
+	}
+}
+
+// answered is the seq of the last snapshot that Envoy answered in full.
+func (ses *session) answered() uint64 {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	return ses.done
+}
