@@ -189,10 +189,11 @@ func (f *forwarder) ask(ctx context.Context, upstream netip.AddrPort, q question
 		f.metrics.latency.WithLabelValues(upstream.String()).Observe(time.Since(start).Seconds())
 		f.count(upstream, dns.RcodeToString[answer.Rcode])
 		f.works(upstream)
-	case attempt.Err() != nil && ctx.Err() == nil:
+	case errors.Is(ctx.Err(), context.Canceled): // the server ends
+	case attempt.Err() != nil:
 		f.count(upstream, "timeout")
 		f.fails(upstream, err)
-	case ctx.Err() == nil:
+	default:
 		f.count(upstream, "error")
 		f.fails(upstream, err)
 	}

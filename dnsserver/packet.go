@@ -22,29 +22,29 @@ const (
 type outcome uint8
 
 const (
-	outDropped      outcome = iota // no DNS query: too short, or a response
-	outAnswered                    // the address of an owned name
-	outWildcard                    // the address of the wildcard above it
-	outSOA                         // the SOA of an owned name
-	outNoData                      // an owned name, another type
-	outEmpty                       // exists because of a name below it
-	outBlocked                     // a closer name blocks the wildcard
-	outPending                     // an owned name that does not exist yet
-	outHidden                      // an owned name that does not exist in this view
-	outUnresolved                  // an owned name whose address is not known yet
-	outForwarded                   // somebody else's name
-	outNoUpstreams                 // somebody else's name, and nobody to ask
-	outNoRecursion                 // somebody else's name, without RD
-	outStranger                    // a client outside the views
-	outClass                       // class other than IN
-	outMetaType                    // zone transfers and other types that are no data
-	outFormErr                     // malformed
-	outNotImp                      // another opcode than QUERY
-	outBadVersion                  // EDNS version above 0
-	outLoop                        // our own question came back
-	outOverloaded                  // too many queries are being forwarded
-	outFailed                      // no upstream had an answer
-	outcomes                       // how many there are
+	outDropped     outcome = iota // no DNS query: too short, or a response
+	outAnswered                   // the address of an owned name
+	outWildcard                   // the address of the wildcard above it
+	outSOA                        // the SOA of an owned name
+	outNoData                     // an owned name, another type
+	outEmpty                      // exists because of a name below it
+	outBlocked                    // a closer name blocks the wildcard
+	outPending                    // an owned name that does not exist yet
+	outHidden                     // an owned name that does not exist in this view
+	outUnresolved                 // an owned name whose address is not known yet
+	outForwarded                  // somebody else's name
+	outNoUpstreams                // somebody else's name, and nobody to ask
+	outNoRecursion                // somebody else's name, without RD
+	outStranger                   // a client outside the views
+	outClass                      // class other than IN
+	outMetaType                   // zone transfers and other types that are no data
+	outFormErr                    // malformed
+	outNotImp                     // another opcode than QUERY
+	outBadVersion                 // EDNS version above 0
+	outLoop                       // our own question came back
+	outOverloaded                 // too many queries are being forwarded
+	outFailed                     // no upstream had an answer
+	outcomes                      // how many there are
 )
 
 var outcomeNames = [outcomes]string{

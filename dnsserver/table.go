@@ -37,9 +37,9 @@ type node struct {
 	closed bool
 	// implied nodes have no entry: they exist because of the names below them.
 	implied bool
-	wild   *node  // the wildcard right below this node
-	a      []byte // packed A record, owner = the question
-	soa    []byte // packed SOA record of the zone, owner and MNAME to be patched
+	wild    *node  // the wildcard right below this node
+	a       []byte // packed A record, owner = the question
+	soa     []byte // packed SOA record of the zone, owner and MNAME to be patched
 }
 
 // match says how a question name met the table.
