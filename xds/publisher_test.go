@@ -1,0 +1,122 @@
+package xds
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	"google.golang.org/protobuf/proto"
+)
+
+// modelEnvoy applies steps as Envoy does: what it refuses of a step it leaves, the rest it takes.
+type modelEnvoy struct {
+	has     map[string]map[string]*discovery.Resource // by type and name
+	refuses map[string]bool                           // versions
+}
+
+func (e *modelEnvoy) apply(st *step) (refused bool) {
+	for _, name := range st.remove {
+		delete(e.has[st.typeURL], name)
+	}
+	for _, r := range st.add {
+		if e.refuses[r.Version] {
+			refused = true
+			continue
+		}
+		e.has[st.typeURL][r.Name] = r
+	}
+	return refused
+}
+
+// dangling is a chain whose cluster Envoy does not have, though it had a chance to.
+func (e *modelEnvoy) dangling(t *testing.T, refused map[string]bool) string {
+	for name, r := range e.has[listenerType] {
+		l := &listenerv3.Listener{}
+		if err := proto.Unmarshal(r.GetResource().GetValue(), l); err != nil {
+			t.Fatal(err)
+		}
+		for _, chain := range l.GetFilterChains() {
+			if e.has[clusterType][chain.GetName()] == nil && !refused[chain.GetName()] {
+				return fmt.Sprintf("listener %s leads to %s, which is not there", name, chain.GetName())
+			}
+		}
+	}
+	return ""
+}
+
+// Over random changes, with an Envoy that refuses some of them: no listener ever leads to a cluster that is not there, the
+// publisher always comes to rest (a refusal makes no loop), and what was not refused arrives.
+func TestPublisherOverRandomChanges(t *testing.T) {
+	for seed := range uint64(60) {
+		rnd := rand.New(rand.NewPCG(seed, 3))
+		e := &modelEnvoy{has: map[string]map[string]*discovery.Resource{}, refuses: map[string]bool{}}
+		for _, typeURL := range servedTypes {
+			e.has[typeURL] = map[string]*discovery.Resource{}
+		}
+		p := newPublisher(emptySnapshot())
+		p.subscribe(clusterType, true, nil)
+		p.subscribe(listenerType, true, nil)
+		everRefused := map[string]bool{}
+		for round := range 12 {
+			var names []string
+			for _, name := range []string{"a", "b", "c", "d"} {
+				if rnd.IntN(2) == 0 {
+					names = append(names, name)
+				}
+			}
+			proxy := page(names...)
+			for i := range proxy.Spec.Backends {
+				proxy.Spec.Backends[i].TimeoutSeconds = int32(1 + round%3)
+			}
+			snap := mustBuild(t, proxy, Options{})
+			clear(e.refuses)
+			if rnd.IntN(2) == 0 {
+				for _, typeURL := range []string{clusterType, listenerType} {
+					for _, r := range snap.sets[typeURL].sorted {
+						if rnd.IntN(6) == 0 {
+							e.refuses[r.Version] = true
+							everRefused[r.Name] = true
+						}
+					}
+				}
+			}
+			p.retarget(snap)
+			steps := 0
+			for st := p.next(); st != nil; st = p.next() {
+				if steps++; steps > 200 {
+					t.Fatalf("seed %d round %d: no rest after %d steps", seed, round, steps)
+				}
+				if e.apply(st) {
+					p.refusedStep("no")
+				} else {
+					p.acknowledged()
+				}
+				if problem := e.dangling(t, everRefused); problem != "" {
+					t.Fatalf("seed %d round %d: %s", seed, round, problem)
+				}
+			}
+			for _, typeURL := range []string{clusterType, listenerType} {
+				for _, r := range snap.sets[typeURL].sorted {
+					if !e.refuses[r.Version] && e.has[typeURL][r.Name] != r && e.has[typeURL][r.Name].GetVersion() != r.Version {
+						t.Fatalf("seed %d round %d: %s did not arrive", seed, round, r.Name)
+					}
+				}
+			}
+			if len(e.refuses) == 0 {
+				for _, typeURL := range []string{clusterType, listenerType} {
+					if got, want := slices.Sorted(maps.Keys(e.has[typeURL])), slices.Sorted(maps.Keys(snap.sets[typeURL].byName)); !slices.Equal(got, want) {
+						t.Fatalf("seed %d round %d: Envoy has %v, want %v", seed, round, got, want)
+					}
+				}
+				if p.refusals() != "" {
+					t.Fatalf("seed %d round %d: %s", seed, round, p.refusals())
+				}
+			}
+		}
+	}
+}
