@@ -105,7 +105,10 @@ func (l *Lab) StartControlPlane(cluster string, first netip.Addr) error {
 	return l.Site.StartControlPlane(l.Cluster, cluster, services)
 }
 
-// Address puts an address of the VLAN on a host's vlan0, in place of a DHCP client.
-func (l *Lab) Address(ctx context.Context, h stack.Host, address string) error {
-	return ip(ctx, fmt.Sprintf("-n %s addr replace %s/24 dev vlan0", h, address))
+// HardwareAddress makes a host another machine on the VLAN: with another hardware address, and no address yet.
+func (l *Lab) HardwareAddress(ctx context.Context, h stack.Host, mac string) error {
+	if err := ip(ctx, fmt.Sprintf("-n %s addr flush dev vlan0", h)); err != nil {
+		return err
+	}
+	return ip(ctx, fmt.Sprintf("-n %s link set vlan0 address %s", h, mac))
 }

@@ -165,8 +165,9 @@ func (c Call) open(ctx context.Context, ca *CA, protocol string) (*tls.Conn, Ans
 	return secured, Answer{Cluster: certificate.Subject.Organization[0], Service: certificate.Subject.CommonName}, nil
 }
 
-// TryPlain sends plain text and returns what came back before the connection was closed.
-func (c Call) TryPlain(ctx context.Context) (string, error) {
+// TryPlain sends bytes as they are and returns what came back before the connection was closed. A connection
+// that stays open is an error.
+func (c Call) TryPlain(ctx context.Context, text string) (string, error) {
 	conn, err := c.Host.Dial(ctx, c.Source, c.To.String())
 	if err != nil {
 		return "", err
@@ -177,13 +178,13 @@ func (c Call) TryPlain(ctx context.Context) (string, error) {
 			return "", err
 		}
 	}
-	if _, err := io.WriteString(conn, "GET /version HTTP/1.1\r\nHost: kubernetes\r\n\r\n"); err != nil {
+	if _, err := io.WriteString(conn, text); err != nil {
 		return "", nil // closed already
 	}
 	answer, err := io.ReadAll(conn)
 	var timeout net.Error
 	if errors.As(err, &timeout) && timeout.Timeout() {
-		return "", fmt.Errorf("plain text to %s was not closed: %w", c.To, err)
+		return "", fmt.Errorf("the connection to %s was not closed: %w", c.To, err)
 	}
 	return string(answer), nil
 }

@@ -17,20 +17,44 @@ type Manifests string
 func TwoClusters(folder string, replacements ...string) (Manifests, error) {
 	m := Manifests(folder)
 	replacer := strings.NewReplacer(replacements...)
-	files, err := fs.Glob(examples.TwoClusters, "two-clusters/*.yaml")
-	if err != nil {
-		return "", err
-	}
-	for _, file := range files {
-		text, err := fs.ReadFile(examples.TwoClusters, file)
+	for _, file := range exampleFiles {
+		text, err := example(file)
 		if err != nil {
 			return "", err
 		}
-		if err := m.Write(filepath.Base(file), replacer.Replace(string(text))); err != nil {
+		if err := m.Write(file, replacer.Replace(text)); err != nil {
 			return "", err
 		}
 	}
 	return m, nil
+}
+
+// AnotherCluster is the manifests of one more hosted cluster, made from those of the example's second one: its
+// attachment, and what stands around it. Its Services get the addresses 172.30.<number>.1 to .4.
+func AnotherCluster(name string, number int, worker string) (string, error) {
+	replacer := strings.NewReplacer("example-hcp-b", name, "172.30.2.", fmt.Sprintf("172.30.%d.", number),
+		"192.0.2.118", worker, "-000000000020", fmt.Sprintf("-%012d", number))
+	var documents []string
+	for _, file := range exampleFiles {
+		text, err := example(file)
+		if err != nil {
+			return "", err
+		}
+		for document := range strings.SplitSeq(text, "\n---\n") {
+			if strings.Contains(document, "example-hcp-b") {
+				documents = append(documents, replacer.Replace(document))
+			}
+		}
+	}
+	return strings.Join(documents, "\n---\n"), nil
+}
+
+// exampleFiles are the files of the example of two clusters.
+var exampleFiles = []string{"infra.yaml", "neighbours.yaml"}
+
+func example(file string) (string, error) {
+	text, err := fs.ReadFile(examples.TwoClusters, "two-clusters/"+file)
+	return string(text), err
 }
 
 // Write replaces a file in one step, as editors and configuration tools do.
