@@ -46,19 +46,23 @@ func wayIn(t *testing.T, target string) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended := make(chan struct{})
+	var exit error // read it after ended is closed
+	go func() {
+		defer close(ended)
+		exit = cmd.Wait()
+	}()
 	t.Cleanup(func() {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // it has ended, unless the test failed
+		<-ended
 	})
 
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute) // it may have to build Envoy's folder and itself
 	defer cancel()
 	if err := stack.Until(ctx, "make "+target+" to say what to try", func(context.Context) error {
 		select {
-		case err := <-ended:
-			ended <- err
-			return fmt.Errorf("it ended: %w", err)
+		case <-ended:
+			return fmt.Errorf("it ended: %w", exit)
 		default:
 		}
 		if !strings.Contains(out.String(), "Ctrl-C stops everything.") {
