@@ -3,6 +3,7 @@ package dnsserver
 import (
 	"flag"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"strings"
 	"testing"
@@ -156,3 +157,5 @@ func show(m *dns.Msg) string {
 	}
 	return strings.Join(out, " ")
 }
+
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
