@@ -1,0 +1,230 @@
+package xds
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	"sigs.k8s.io/yaml"
+
+	"github.com/densityops/oooi/api/v1alpha1"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// testdata/NAME.in.yaml is a ProxyServer, NAME.out.json what its Envoys get.
+func TestGolden(t *testing.T) {
+	inputs, err := filepath.Glob("testdata/*.in.yaml")
+	if err != nil || len(inputs) == 0 {
+		t.Fatalf("no inputs: %v", err)
+	}
+	for _, input := range inputs {
+		t.Run(strings.TrimSuffix(filepath.Base(input), ".in.yaml"), func(t *testing.T) {
+			text, err := os.ReadFile(input)
+			if err != nil {
+				t.Fatal(err)
+			}
+			proxy := &v1alpha1.ProxyServer{}
+			if err := yaml.UnmarshalStrict(text, proxy); err != nil {
+				t.Fatal(err)
+			}
+			compact, err := json.Marshal(mustBuild(t, proxy, Options{}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got bytes.Buffer
+			if err := json.Indent(&got, compact, "", "  "); err != nil {
+				t.Fatal(err)
+			}
+			got.WriteByte('\n')
+			output := strings.TrimSuffix(input, ".in.yaml") + ".out.json"
+			if *update {
+				if err := os.WriteFile(output, got.Bytes(), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(output)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got.String()); diff != "" {
+				t.Errorf("%s (-want +got; -update writes it anew):\n%s", output, diff)
+			}
+		})
+	}
+}
+
+func TestBuildDoesNotDependOnOrder(t *testing.T) {
+	want := mustBuild(t, page("a", "b", "c"), Options{})
+	for seed := range uint64(20) {
+		proxy := page("a", "b", "c")
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		rnd.Shuffle(len(proxy.Spec.Backends), func(i, j int) {
+			proxy.Spec.Backends[i], proxy.Spec.Backends[j] = proxy.Spec.Backends[j], proxy.Spec.Backends[i]
+		})
+		if got := mustBuild(t, proxy, Options{}); got.Version() != want.Version() {
+			t.Fatalf("seed %d: version %s, want %s", seed, got.Version(), want.Version())
+		}
+	}
+}
+
+// Envoy drains the connections of a chain whose proto changes: workers, names, addresses and other attachments must leave
+// it as it is, byte for byte.
+func TestChainsAreImmutable(t *testing.T) {
+	before := mustBuild(t, page("a"), Options{})
+	proxy := page("a", "b")
+	for i := range proxy.Spec.Backends {
+		b := &proxy.Spec.Backends[i]
+		b.Addresses, b.TimeoutSeconds, b.TargetPort = []string{"203.0.113.9"}, 7, 1234
+		if len(b.SourcePrefixRanges) > 0 {
+			b.SourcePrefixRanges = []string{fmt.Sprintf("192.0.2.%d/32", b.Attachment[0]-10)}
+		} else {
+			b.AlternateHostnames = []string{fmt.Sprintf("other-%d.example.com", i)}
+		}
+	}
+	after := mustBuild(t, proxy, Options{})
+	for _, name := range bothListeners {
+		now := map[string]proto.Message{}
+		for _, chain := range chainsOf(t, after, name) {
+			now[chain.GetName()] = chain
+		}
+		for _, chain := range chainsOf(t, before, name) {
+			if !proto.Equal(chain, now[chain.GetName()]) {
+				t.Errorf("listener %s: chain %s changed", name, chain.GetName())
+			}
+		}
+	}
+}
+
+func TestBuildBinds(t *testing.T) {
+	for _, c := range []struct {
+		opts Options
+		want []string
+	}{
+		{Options{}, []string{`"address":"192.0.2.4","portValue":443`, `"portValue":6443`, `"freebind":true`}},
+		{Options{AnyAddress: true}, []string{`"address":"0.0.0.0","portValue":443`, `"freebind":false`}},
+		{Options{PortOffset: 20000}, []string{`"address":"192.0.2.4","portValue":20443`, `"portValue":26443`}},
+	} {
+		text, err := json.Marshal(mustBuild(t, page("a"), c.opts))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(string(text), want) {
+				t.Errorf("%+v: no %s in the listeners", c.opts, want)
+			}
+		}
+	}
+}
+
+func TestBuildRefuses(t *testing.T) {
+	const api, alias, nameless = 0, 5, 6 // in attachment()
+	for _, c := range []struct {
+		name   string
+		change func(spec *v1alpha1.ProxyServerSpec)
+		opts   Options
+		want   string // after "ProxyServer clusters/tenant-vlan100-proxy: "
+	}{
+		{"a server address that is none", func(s *v1alpha1.ProxyServerSpec) { s.NetworkConfig.ServerIP = "proxy" }, Options{},
+			`networkConfig.serverIP "proxy" is not an IPv4 address`},
+		{"an IPv6 server address", func(s *v1alpha1.ProxyServerSpec) { s.NetworkConfig.ServerIP = "2001:db8::1" }, Options{},
+			`networkConfig.serverIP "2001:db8::1" is not an IPv4 address`},
+		{"a name in two attachments", func(s *v1alpha1.ProxyServerSpec) { s.Backends[7].Hostname = "API.a.clusters.example.com." }, Options{},
+			`backend "b-kube-apiserver": hostname "api.a.clusters.example.com" leads to clusters/a/kube-apiserver already`},
+		{"a name with two targets", func(s *v1alpha1.ProxyServerSpec) { s.Backends[2].Hostname = s.Backends[api].Hostname }, Options{},
+			`backend "a-oauth-openshift": hostname "api.a.clusters.example.com" leads to clusters/a/kube-apiserver already`},
+		{"a source in two attachments", func(s *v1alpha1.ProxyServerSpec) { s.Backends[7+alias].SourcePrefixRanges = s.Backends[alias].SourcePrefixRanges }, Options{},
+			`backend "b-kubernetes-hostname": source 192.0.2.97/32 belongs to attachment "a" already`},
+		{"a source with two targets", func(s *v1alpha1.ProxyServerSpec) {
+			s.Backends[3].Hostname, s.Backends[3].SourcePrefixRanges = "", s.Backends[alias].SourcePrefixRanges
+		}, Options{}, `listener "https": source 192.0.2.97 leads to both clusters/a/ignition-server-proxy and clusters/a/kube-apiserver`},
+		{"an alias for every source", func(s *v1alpha1.ProxyServerSpec) { s.Backends[7+alias].SourcePrefixRanges = nil }, Options{},
+			`backend "b-kubernetes-hostname": hostname "kubernetes" leads to clusters/a/kube-apiserver by source already`},
+		{"an alias for every source, first", func(s *v1alpha1.ProxyServerSpec) { s.Backends[alias].SourcePrefixRanges = nil }, Options{},
+			`backend "b-kubernetes-hostname": hostname "kubernetes" leads to clusters/a/kube-apiserver from any source already`},
+		{"a source range", func(s *v1alpha1.ProxyServerSpec) { s.Backends[nameless].SourcePrefixRanges = []string{"192.0.2.0/24"} }, Options{},
+			`backend "a-kubernetes-ip": source "192.0.2.0/24" is not an IPv4 /32`},
+		{"a source without a length", func(s *v1alpha1.ProxyServerSpec) { s.Backends[nameless].SourcePrefixRanges = []string{"192.0.2.7"} }, Options{},
+			`backend "a-kubernetes-ip": source "192.0.2.7" is not an IPv4 /32`},
+		{"an IPv6 source", func(s *v1alpha1.ProxyServerSpec) { s.Backends[nameless].SourcePrefixRanges = []string{"2001:db8::7/32"} }, Options{},
+			`backend "a-kubernetes-ip": source "2001:db8::7/32" is not an IPv4 /32`},
+		{"a hostname that is none", func(s *v1alpha1.ProxyServerSpec) { s.Backends[api].Hostname = "api..example.com" }, Options{},
+			`backend "a-kube-apiserver": hostname "api..example.com" is not a DNS name`},
+		{"a partial wildcard", func(s *v1alpha1.ProxyServerSpec) { s.Backends[api].Hostname = "a*.example.com" }, Options{},
+			`backend "a-kube-apiserver": hostname "a*.example.com" is not a DNS name`},
+		{"a wildcard by source", func(s *v1alpha1.ProxyServerSpec) { s.Backends[alias].Hostname = "*.example.com" }, Options{},
+			`backend "a-kubernetes-hostname": hostname "*.example.com": a wildcard cannot be bound to sources`},
+		{"other names without a first", func(s *v1alpha1.ProxyServerSpec) { s.Backends[alias].Hostname = "" }, Options{},
+			`backend "a-kubernetes-hostname": alternateHostnames need a hostname`},
+		{"one name for two backends", func(s *v1alpha1.ProxyServerSpec) { s.Backends[1].Name = s.Backends[0].Name }, Options{},
+			`backend "a-kube-apiserver": there are two of this name`},
+		{"no attachment", func(s *v1alpha1.ProxyServerSpec) { s.Backends[api].Attachment = "" }, Options{},
+			`backend "a-kube-apiserver": attachment and targetService must be set`},
+		{"no ports", func(s *v1alpha1.ProxyServerSpec) { s.Backends[api].Ports = nil }, Options{},
+			`backend "a-kube-apiserver": ports must name at least one port`},
+		{"a port of nobody", func(s *v1alpha1.ProxyServerSpec) { s.Backends[api].Ports = []int32{8443} }, Options{},
+			`backend "a-kube-apiserver": port 8443 has no shared listener`},
+		{"a listener with two ports", func(s *v1alpha1.ProxyServerSpec) { s.Backends[api].Listener = "external-a" }, Options{},
+			`backend "a-kube-apiserver": listener "external-a" takes one port, not 2`},
+		{"two listeners on a port", func(s *v1alpha1.ProxyServerSpec) { s.Backends[2].Listener = "external-a" }, Options{},
+			`backend "a-oauth-openshift": port 443 is that of listener "https" already`},
+		{"one listener on two ports", func(s *v1alpha1.ProxyServerSpec) {
+			s.Backends[2].Listener, s.Backends[2].Ports = "x", []int32{10000}
+			s.Backends[3].Listener, s.Backends[3].Ports = "x", []int32{10001}
+		}, Options{}, `backend "a-ignition-server": listener "x" is on port 10000 already, not 10001`},
+		{"a port too high", func(*v1alpha1.ProxyServerSpec) {}, Options{PortOffset: 60000},
+			`backend "a-kube-apiserver": port 6443 with offset 60000 is out of range`},
+		{"a target port of zero", func(s *v1alpha1.ProxyServerSpec) { s.Backends[3].TargetPort = 0 }, Options{},
+			`backend "a-ignition-server": targetPort 0 is out of range`},
+		{"an address that is none", func(s *v1alpha1.ProxyServerSpec) { s.Backends[3].Addresses = []string{"not a name"} }, Options{},
+			`backend "a-ignition-server": address "not a name" is neither an IP address nor a single DNS name`},
+		{"two DNS names", func(s *v1alpha1.ProxyServerSpec) { s.Backends[3].Addresses = []string{"10.0.0.1", "x.example.com"} }, Options{},
+			`backend "a-ignition-server": address "x.example.com" is neither an IP address nor a single DNS name`},
+		{"two truths about a target", func(s *v1alpha1.ProxyServerSpec) { s.Backends[1].Addresses = []string{"10.0.0.9"} }, Options{},
+			`backend "a-kube-apiserver-internal": target clusters/a/kube-apiserver differs from that of backend "a-kube-apiserver"`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			proxy := page("a", "b")
+			c.change(&proxy.Spec)
+			_, err := Build(proxy, c.opts)
+			if want := "ProxyServer clusters/tenant-vlan100-proxy: " + c.want; err == nil || err.Error() != want {
+				t.Errorf("got  %v\nwant %s", err, want)
+			}
+		})
+	}
+}
+
+// large is an Infra with n attachments and m workers.
+func large(n, m int) *v1alpha1.ProxyServer {
+	var all [][]v1alpha1.Backend
+	for i := range n {
+		var sources []string
+		for j := range m / n {
+			k := i*(m/n) + j
+			sources = append(sources, fmt.Sprintf("10.%d.%d.%d", k>>16, k>>8&255, k&255))
+		}
+		all = append(all, attachment(fmt.Sprintf("hosted-cluster-%d", i), "172.30.0.1", pagePorts, sources...))
+	}
+	return proxyServer("10.255.0.4", all...)
+}
+
+func BenchmarkBuild(b *testing.B) {
+	for _, size := range []struct{ attachments, workers int }{{10, 100}, {100, 5000}, {1000, 10000}} {
+		b.Run(fmt.Sprintf("%d-%d", size.attachments, size.workers), func(b *testing.B) {
+			proxy := large(size.attachments, size.workers)
+			b.ReportAllocs()
+			for b.Loop() {
+				snap := mustBuild(b, proxy, Options{})
+				b.ReportMetric(float64(snap.size()), "bytes")
+			}
+		})
+	}
+}
