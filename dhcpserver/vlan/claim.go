@@ -1,0 +1,141 @@
+package vlan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+)
+
+// AddressInUseError says that another host of the VLAN has an address that was to be claimed.
+type AddressInUseError struct {
+	Interface string
+	Address   netip.Addr
+	// MAC of the host that has it.
+	MAC net.HardwareAddr
+}
+
+func (e *AddressInUseError) Error() string {
+	return fmt.Sprintf("interface %s: address %s is in use by %s: take it away from that host, or choose another", e.Interface, e.Address, e.MAC)
+}
+
+// Claim puts server addresses on a VLAN interface, each as a /32, leads the CIDR there by a link route, and
+// announces the addresses. What is there already is left as it is, so Claim can be called
+// again. It never takes an address off.
+//
+// An address that is not there yet is probed for about a second first. If another host has it, that
+// one is not claimed, the others are, and the error holds an *AddressInUseError. It takes
+// CAP_NET_ADMIN and CAP_NET_RAW.
+func Claim(ctx context.Context, log *slog.Logger, ifname string, cidr netip.Prefix, addrs []netip.Addr) error {
+	iface, err := interfaceByName(ifname)
+	if err != nil {
+		return err
+	}
+	there, missing, err := sortAddresses(iface, addrs)
+	errs := []error{err}
+	speaksARP := iface.Flags&net.FlagLoopback == 0 && len(iface.HardwareAddr) == 6
+	if speaksARP && len(missing) > 0 {
+		taken, err := probe(ctx, iface, missing)
+		if err != nil {
+			return err
+		}
+		free := missing[:0]
+		for _, addr := range missing {
+			if mac, used := taken[addr]; used {
+				errs = append(errs, &AddressInUseError{Interface: ifname, Address: addr, MAC: mac})
+			} else {
+				free = append(free, addr)
+			}
+		}
+		missing = free
+	}
+	for _, addr := range missing {
+		if err := add(iface, addr); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		log.Info("claimed address", "interface", ifname, "address", addr)
+		there = append(there, addr)
+	}
+	if len(there) > 0 {
+		errs = append(errs, addRoute(iface, cidr))
+		if speaksARP {
+			errs = append(errs, announce(iface, there))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// sortAddresses tells which addresses the interface has. One that another interface of this host has is
+// neither there nor missing, but an error.
+func sortAddresses(iface *net.Interface, addrs []netip.Addr) (there, missing []netip.Addr, err error) {
+	present, err := netlink.AddrList(nil, netlink.FAMILY_V4)
+	if err != nil {
+		return nil, nil, fmt.Errorf("interface %s: list addresses: %w", iface.Name, err)
+	}
+	at := map[netip.Addr]int{}
+	for _, p := range present {
+		if addr, ok := netip.AddrFromSlice(p.IP.To4()); ok && at[addr] != iface.Index {
+			at[addr] = p.LinkIndex
+		}
+	}
+	var errs []error
+	for _, addr := range addrs {
+		switch index, known := at[addr]; {
+		case !known:
+			missing = append(missing, addr)
+		case index == iface.Index:
+			there = append(there, addr)
+		default:
+			errs = append(errs, fmt.Errorf("interface %s: address %s is on interface %s of this host already", iface.Name, addr, nameOf(index)))
+		}
+	}
+	return there, missing, errors.Join(errs...)
+}
+
+func nameOf(index int) string {
+	iface, err := net.InterfaceByIndex(index)
+	if err != nil {
+		return fmt.Sprintf("number %d", index)
+	}
+	return iface.Name
+}
+
+// add puts one address on the interface as a /32: addresses of one prefix on one interface vanish
+// together when the first of them is removed.
+func add(iface *net.Interface, addr netip.Addr) error {
+	target := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: iface.Name, Index: iface.Index}}
+	err := netlink.AddrAdd(target, &netlink.Addr{IPNet: &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(32, 32)}})
+	if err != nil && !errors.Is(err, syscall.EEXIST) {
+		return fmt.Errorf("interface %s: add address %s: %w", iface.Name, addr, err)
+	}
+	return nil
+}
+
+// addRoute leads the CIDR to the interface, unless a route does so already.
+func addRoute(iface *net.Interface, cidr netip.Prefix) error {
+	cidr = cidr.Masked()
+	target := &net.IPNet{IP: cidr.Addr().AsSlice(), Mask: net.CIDRMask(cidr.Bits(), 32)}
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Dst: target}, netlink.RT_FILTER_DST)
+	if err != nil {
+		return fmt.Errorf("interface %s: list routes to %s: %w", iface.Name, cidr, err)
+	}
+	for _, route := range routes {
+		if route.LinkIndex == iface.Index {
+			return nil
+		}
+	}
+	if len(routes) > 0 {
+		return fmt.Errorf("interface %s: %s leads to interface %s of this host already", iface.Name, cidr, nameOf(routes[0].LinkIndex))
+	}
+	route := &netlink.Route{LinkIndex: iface.Index, Dst: target, Scope: netlink.SCOPE_LINK}
+	if err := netlink.RouteAdd(route); err != nil && !errors.Is(err, syscall.EEXIST) {
+		return fmt.Errorf("interface %s: add route to %s: %w", iface.Name, cidr, err)
+	}
+	return nil
+}
