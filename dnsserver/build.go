@@ -53,7 +53,6 @@ type Model struct {
 	server    netip.AddrPort
 	tables    [viewNone]*table
 	upstreams []upstream
-	cacheTTL  time.Duration
 }
 
 // upstream is one resolver, or the resolvers that resolv.conf names when it is asked.
@@ -115,7 +114,7 @@ func (b *builder) build(opts Options) *Model {
 	if network.InternalProxyIP != "" {
 		internal = b.address("networkConfig.internalProxyIP", network.InternalProxyIP)
 	}
-	m.cacheTTL = b.duration()
+	b.checkCacheTTL()
 	m.tables = b.tables(internal)
 	for i, text := range b.spec.UpstreamDNS {
 		field := fmt.Sprintf("upstreamDNS[%d]", i)
@@ -141,15 +140,14 @@ func (b *builder) address(field, text string) netip.Addr {
 	return addr
 }
 
-func (b *builder) duration() time.Duration {
+// checkCacheTTL refuses what a cache could not use; there is none yet.
+func (b *builder) checkCacheTTL() {
 	if b.spec.CacheTTL == "" {
-		return 30 * time.Second
+		return
 	}
-	ttl, err := time.ParseDuration(b.spec.CacheTTL)
-	if err != nil || ttl < 0 {
+	if ttl, err := time.ParseDuration(b.spec.CacheTTL); err != nil || ttl < 0 {
 		b.wrong("cacheTTL", "%q is not a duration of zero or more, for example 30s", b.spec.CacheTTL)
 	}
-	return ttl
 }
 
 func (b *builder) tables(internal netip.Addr) [viewNone]*table {

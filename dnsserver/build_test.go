@@ -1,6 +1,7 @@
 package dnsserver
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -156,5 +157,24 @@ func TestTwoStepPublishing(t *testing.T) {
 	again, more := WithoutNew(&next.Spec, &next.Spec)
 	if more || !cmp.Equal(*again, next.Spec) {
 		t.Errorf("the same spec again: more %t, difference %s", more, cmp.Diff(next.Spec, *again))
+	}
+}
+
+// BenchmarkBuild is a VLAN of 1,000 clusters with apps ingress.
+func BenchmarkBuild(b *testing.B) {
+	server := pageExample(func(s *v1alpha1.DNSServerSpec) {
+		s.StaticEntries = nil
+		for i := range 1000 {
+			domain := fmt.Sprintf("hcp-%d.clusters.example.com", i)
+			for _, name := range append(fiveNames, "*.apps") {
+				s.StaticEntries = append(s.StaticEntries, v1alpha1.StaticEntry{
+					Hostname: name + "." + domain, IP: "192.0.2.4", PodView: v1alpha1.PodViewInternalProxy,
+				})
+			}
+		}
+	})
+	b.ReportAllocs()
+	for b.Loop() {
+		mustBuild(b, server)
 	}
 }

@@ -33,7 +33,8 @@ func (f *forwarder) exchangeUDP(ctx context.Context, upstream netip.AddrPort, a 
 	if _, err := conn.Write(a); err != nil {
 		return nil, err
 	}
-	buf := make([]byte, dns.MaxMsgSize)
+	// We said 1232; room for those who do not care. What is longer still does not unpack.
+	buf := make([]byte, packetSize)
 	for {
 		n, err := conn.Read(buf)
 		if err != nil {

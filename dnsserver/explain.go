@@ -23,7 +23,7 @@ type Explanation struct {
 	Answers []string `json:"answers,omitempty"`
 	// Upstreams are the resolvers that are asked, in order, when the question is forwarded.
 	Upstreams []string `json:"upstreams,omitempty"`
-	// Rule is the word for the rule that decided, the same as in the metric dnsserver_queries_total.
+	// Rule is the word for the rule that decided, the same as in the metric oooi_dns_queries_total.
 	Rule string `json:"rule"`
 	// Why is the rule in a sentence.
 	Why string `json:"why"`

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
@@ -63,6 +64,8 @@ type forwarder struct {
 	limits  Limits
 	limit   *limiter
 	resolv  *resolvFile
+	// resolvFailed tells whether the last reading did.
+	resolvFailed atomic.Bool
 
 	mu      sync.Mutex
 	flights map[question]*flight
@@ -233,8 +236,9 @@ func (f *forwarder) healthyFirst(upstreams []netip.AddrPort) []netip.AddrPort {
 	defer f.mu.Unlock()
 	ordered := make([]netip.AddrPort, 0, len(upstreams))
 	var last []netip.AddrPort
+	now := time.Now()
 	for _, u := range upstreams {
-		if time.Now().Before(f.failing[u]) {
+		if now.Before(f.failing[u]) {
 			last = append(last, u)
 		} else {
 			ordered = append(ordered, u)
@@ -252,9 +256,7 @@ func (f *forwarder) expand(m *Model) ([]netip.AddrPort, error) {
 			continue
 		}
 		addrs, err := f.resolv.read()
-		if err != nil {
-			f.log.Debug("resolv.conf cannot be read", "err", err)
-		}
+		f.logResolv(err)
 		for _, addr := range addrs {
 			if addr.Addr() != m.server.Addr() {
 				out = append(out, addr)
@@ -265,6 +267,17 @@ func (f *forwarder) expand(m *Model) ([]netip.AddrPort, error) {
 		return nil, errNobody
 	}
 	return out, nil
+}
+
+// logResolv says once that resolv.conf cannot be read, and once that it can again.
+func (f *forwarder) logResolv(err error) {
+	switch failed := err != nil; {
+	case f.resolvFailed.Swap(failed) == failed:
+	case failed:
+		f.log.Warn("resolv.conf cannot be read; going on with what it said before", "err", err)
+	default:
+		f.log.Info("resolv.conf can be read again")
+	}
 }
 
 // sent tells whether a query from this address and port is one of ours: an upstream is this server.

@@ -92,6 +92,25 @@ func answerRcode(rcode int) dns.HandlerFunc {
 
 func silence(dns.ResponseWriter, *dns.Msg) {}
 
+// forge answers a query in the upstream's stead, with the right ID and question.
+func forge(t testing.TB, from string, to net.Addr, q *dns.Msg) {
+	conn, err := net.ListenPacket("udp4", from)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	m := new(dns.Msg).SetReply(q)
+	m.Answer = []dns.RR{a(q.Question[0].Name, "203.0.113.66")}
+	packet, err := m.Pack()
+	if err == nil {
+		_, err = conn.WriteTo(packet, to)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // isTCP tells how a query reached the upstream.
 func isTCP(w dns.ResponseWriter) bool { return w.RemoteAddr().Network() == "tcp" }
 
@@ -123,8 +142,8 @@ func askUDP(t testing.TB, server netip.AddrPort, edit func(*dns.Msg)) *dns.Msg {
 	return m
 }
 
-// quick limits make dead upstreams cheap to test.
-var quick = Limits{Attempt: 100 * time.Millisecond, Forward: 5 * time.Second}
+// patient limits tell a silent upstream from one on a busy machine.
+var patient = Limits{Attempt: time.Second, Forward: deadline}
 
 // TestUpstreamBehaviour: what clients get from upstreams that are as bad as they come.
 func TestUpstreamBehaviour(t *testing.T) {
@@ -171,6 +190,14 @@ func TestUpstreamBehaviour(t *testing.T) {
 			b, _ := m.Pack() // of our own making
 			return b[:len(b)-2]
 		})}, "NOERROR A 198.51.100.7", []int32{1}},
+		"another address answers first": {[]dns.HandlerFunc{func(w dns.ResponseWriter, q *dns.Msg) {
+			forge(t, "127.0.9.66:0", w.RemoteAddr(), q)
+			good(w, q)
+		}}, "NOERROR A 198.51.100.7", []int32{1}},
+		"another port answers first": {[]dns.HandlerFunc{func(w dns.ResponseWriter, q *dns.Msg) {
+			forge(t, "127.0.9.1:0", w.RemoteAddr(), q)
+			good(w, q)
+		}}, "NOERROR A 198.51.100.7", []int32{1}},
 		"AA, AD and Z of an upstream": {[]dns.HandlerFunc{func(w dns.ResponseWriter, q *dns.Msg) {
 			m := new(dns.Msg).SetReply(q)
 			m.Authoritative, m.AuthenticatedData, m.Zero = true, true, true
@@ -242,7 +269,7 @@ func TestUpstreamBehaviour(t *testing.T) {
 				up := startUpstream(t, fmt.Sprintf("127.0.9.%d", i+1), handler)
 				ups, addrs = append(ups, up), append(addrs, up.addr)
 			}
-			_, addr := start(t, Config{Limits: quick}, serverIP, loopbackModel(t, upstreams(addrs...)))
+			_, addr := start(t, Config{Limits: patient}, serverIP, loopbackModel(t, upstreams(addrs...)))
 			got := askUDP(t, addr, nil)
 			if line := show(got); line != test.want {
 				t.Errorf("got %s, want %s", line, test.want)

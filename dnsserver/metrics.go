@@ -22,41 +22,41 @@ type metrics struct {
 func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 	r := registry{registerer: registerer}
 	queries := register(&r, prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "dnsserver_queries_total",
+		Name: "oooi_dns_queries_total",
 		Help: "Queries by view of the client and by what became of them.",
 	}, []string{"view", "outcome"}))
 	m := &metrics{
 		upstream: register(&r, prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "dnsserver_upstream_exchanges_total",
+			Name: "oooi_dns_upstream_exchanges_total",
 			Help: "Exchanges with an upstream by their result: an RCODE, timeout or error.",
 		}, []string{"upstream", "result"})),
 		latency: register(&r, prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "dnsserver_upstream_duration_seconds",
+			Name:    "oooi_dns_upstream_duration_seconds",
 			Help:    "How long answered exchanges with an upstream took.",
 			Buckets: []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2},
 		}, []string{"upstream"})),
 		inFlight: register(&r, prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "dnsserver_forwards_in_flight",
+			Name: "oooi_dns_forwards_in_flight",
 			Help: "Queries that wait for an upstream.",
 		})),
 		shared: register(&r, prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "dnsserver_forwards_shared_total",
+			Name: "oooi_dns_forwards_shared_total",
 			Help: "Queries that waited for the answer to an identical one instead of being forwarded.",
 		})),
 		unsent: register(&r, prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "dnsserver_replies_unsent_total",
+			Name: "oooi_dns_replies_unsent_total",
 			Help: "Replies that the kernel did not take.",
 		})),
 		panics: register(&r, prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "dnsserver_panics_total",
+			Name: "oooi_dns_panics_total",
 			Help: "Forwarded queries that ended in a panic: bugs.",
 		})),
 		conns: register(&r, prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "dnsserver_tcp_connections",
+			Name: "oooi_dns_tcp_connections",
 			Help: "Open TCP connections of clients.",
 		})),
 		connsDeny: register(&r, prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "dnsserver_tcp_connections_refused_total",
+			Name: "oooi_dns_tcp_connections_refused_total",
 			Help: "TCP connections closed at once because there are too many.",
 		})),
 	}

@@ -446,7 +446,7 @@ func TestMetrics(t *testing.T) {
 	}
 	got := map[string]float64{}
 	for _, family := range families {
-		if family.GetName() != "dnsserver_queries_total" {
+		if family.GetName() != "oooi_dns_queries_total" {
 			continue
 		}
 		for _, metric := range family.GetMetric() {

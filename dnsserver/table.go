@@ -117,8 +117,15 @@ func newTable(entries []entry) *table {
 	for apex := range apexes {
 		t.nodes[apex].wild = t.nodes["\x01*"+apex]
 	}
+	steady, soon := packSOA(answerTTL), packSOA(pendingTTL)
 	for _, n := range t.nodes {
-		n.pack()
+		n.soa = steady
+		if n.state == statePending {
+			n.soa = soon
+		}
+		if n.state == stateAddress {
+			n.a = packA(n.addr)
+		}
 	}
 	return t
 }
@@ -150,16 +157,12 @@ func emptyOver(s state) state {
 	return s
 }
 
-// pack prepares the answers. The owner of the A record is the question, a pointer to offset 12.
-func (n *node) pack() {
-	n.a = nil
-	if n.state == stateAddress {
-		a := []byte{0xc0, 12, 0, byte(dns.TypeA), 0, byte(dns.ClassINET)}
-		a = binary.BigEndian.AppendUint32(a, answerTTL)
-		a = append(a, 0, 4)
-		n.a = append(a, n.addr.AsSlice()...)
-	}
-	n.soa = packSOA(uint32(n.ttl()))
+// packA is an A record whose owner is the question, a pointer to offset 12.
+func packA(addr netip.Addr) []byte {
+	b := []byte{0xc0, 12, 0, byte(dns.TypeA), 0, byte(dns.ClassINET)}
+	b = binary.BigEndian.AppendUint32(b, answerTTL)
+	b = append(b, 0, 4)
+	return append(b, addr.AsSlice()...)
 }
 
 const (
