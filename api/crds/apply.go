@@ -24,10 +24,12 @@ type FieldError struct {
 func (e FieldError) Error() string { return e.Path + ": " + e.Message }
 
 // Apply checks one object, as decoded from JSON or YAML (map[string]any, []any, string, bool, int64, float64,
-// nil), and fills in its defaults. A null counts as a field left out; status is removed. The errors are in the
+// nil), and fills in its defaults. A null counts as a field left out; the status of a kind of ours is removed. The errors are in the
 // order of the fields' names; with none, the object converts to its Go type without loss.
 func (s *Schema) Apply(object map[string]any) []FieldError {
-	delete(object, "status")
+	if s.ignoresStatus {
+		delete(object, "status")
+	}
 	var w walk
 	w.value(object, &s.root, "")
 	return w.errs

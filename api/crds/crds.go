@@ -27,6 +27,8 @@ type Schema struct {
 	Kind string
 
 	root node
+	// ignoresStatus is set for the kinds of this API: their statuses are written by oooi.
+	ignoresStatus bool
 }
 
 // Load parses the embedded definitions and returns a Schema for each kind, by its name.
@@ -65,7 +67,7 @@ func parse(raw []byte) (*Schema, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Schema{Kind: crd.Spec.Names.Kind, root: *root}, nil
+	return &Schema{Kind: crd.Spec.Names.Kind, root: *root, ignoresStatus: true}, nil
 }
 
 // metadata is what a manifest may say about itself. Definitions leave it open, because the API server checks it

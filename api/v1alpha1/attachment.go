@@ -264,4 +264,3 @@ type AppsIngressStatus struct {
 	// +optional
 	ExternalHostname string `json:"externalHostname,omitempty"`
 }
-

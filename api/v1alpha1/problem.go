@@ -11,6 +11,8 @@ const (
 )
 
 // Problem is one thing that is wrong with one object, found by looking at that object alone.
+//
+// +kubebuilder:object:generate=false
 type Problem struct {
 	// Component that cannot be served because of it; empty: the whole object cannot.
 	Component Component

@@ -17,6 +17,8 @@ var Aliases = []string{"kubernetes", "kubernetes.default", "kubernetes.default.s
 const (
 	portHTTPS   = 443
 	portKubeAPI = 6443
+	// backendsPerAttachment are the five names, and the aliases with and without a server name.
+	backendsPerAttachment = 7
 )
 
 func buildChildren(infra *Infra, w *index) {
@@ -70,6 +72,7 @@ func buildProxy(infra *Infra) *v1alpha1.ProxyServer {
 			ManagerImage: spec.InfraComponents.Proxy.ManagerImage,
 		},
 	}
+	p.Spec.Backends = make([]v1alpha1.Backend, 0, len(infra.Attachments)*backendsPerAttachment)
 	for _, a := range infra.Attachments {
 		if a.LeftOut == nil {
 			p.Spec.Backends = append(p.Spec.Backends, backendsOf(a)...)

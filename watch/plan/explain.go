@@ -45,19 +45,27 @@ type Verdict struct {
 	Why string `json:"why"`
 }
 
-// Explain says where TLS connections from a source with a server name (empty: none) to a port of the proxy go. The
-// answer is one verdict for each Infra that the source lies in; for a source outside every VLAN one for each
-// Infra. infra narrows it to one ("namespace/name"; empty: all).
+// Explain says where TLS connections from a source with a server name (empty: none) to a port of the
+// proxy go: one verdict for each Infra that Concerned gives.
 func (r *Result) Explain(source netip.Addr, serverName string, port int, infra string) []Verdict {
-	var inside, all []Verdict
+	var verdicts []Verdict
+	for _, i := range r.Concerned(source, infra) {
+		verdicts = append(verdicts, i.explain(source, serverName, port))
+	}
+	return verdicts
+}
+
+// Concerned gives the Infras whose VLAN the source lies in; for a source outside every VLAN all of them. infra
+// narrows it to one ("namespace/name"; empty: no narrowing).
+func (r *Result) Concerned(source netip.Addr, infra string) []*Infra {
+	var inside, all []*Infra
 	for _, i := range r.Infras {
 		if infra != "" && i.Key().String() != infra {
 			continue
 		}
-		v := i.explain(source, serverName, port)
-		all = append(all, v)
+		all = append(all, i)
 		if i.cidr.Contains(source) {
-			inside = append(inside, v)
+			inside = append(inside, i)
 		}
 	}
 	if len(inside) > 0 {
@@ -77,7 +85,7 @@ func (i *Infra) explain(source netip.Addr, serverName string, port int) Verdict 
 	}
 	switch {
 	case i.Proxy == nil:
-		v.Why = "the proxy of this Infra is not served: " + i.proxyAbsence()
+		v.Why = "the proxy of this Infra is not served: " + i.Absence(v1alpha1.ComponentProxy)
 		return v
 	case port != portHTTPS && port != portKubeAPI:
 		v.Rule = RulePort
@@ -91,14 +99,18 @@ func (i *Infra) explain(source netip.Addr, serverName string, port int) Verdict 
 	return v
 }
 
-func (i *Infra) proxyAbsence() string {
-	switch {
-	case !v1alpha1.On(i.Object.Spec.InfraComponents.Proxy.Enabled):
-		return "infraComponents.proxy.enabled is false"
-	case len(i.problems) > 0:
-		return joinProblems(i.problems)
+// Absence says why a component has no child.
+func (i *Infra) Absence(component v1alpha1.Component) string {
+	c := &i.Object.Spec.InfraComponents
+	enabled := map[v1alpha1.Component]*bool{
+		v1alpha1.ComponentDHCP:  c.DHCP.Enabled,
+		v1alpha1.ComponentDNS:   c.DNS.Enabled,
+		v1alpha1.ComponentProxy: c.Proxy.Enabled,
+	}[component]
+	if !v1alpha1.On(enabled) {
+		return fmt.Sprintf("infraComponents.%s.enabled is false", component)
 	}
-	return "unknown"
+	return joinProblems(i.problems)
 }
 
 func (i *Infra) explainServerName(v *Verdict, name string, port int) {

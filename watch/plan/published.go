@@ -161,9 +161,12 @@ func splitHostPort(text string) (host string, port int) {
 	return h, port
 }
 
+// placeholders are not allowed in a URL.
+var placeholders = strings.NewReplacer("[", "", "]", "")
+
 // splitURL takes host and port out of a URL template such as https://host:443/path/[name].
 func splitURL(text string) (host string, port int) {
-	u, err := url.Parse(strings.NewReplacer("[", "", "]", "").Replace(text))
+	u, err := url.Parse(placeholders.Replace(text))
 	if err != nil || u.Host == "" {
 		return "", 0
 	}

@@ -49,9 +49,9 @@ func (i *Infra) manifests() []any {
 		objects = append(objects, i.Proxy)
 	}
 	objects = append(objects, &struct {
-		metav1.TypeMeta `json:",inline"`
+		metav1.TypeMeta   `json:",inline"`
 		metav1.ObjectMeta `json:"metadata"`
-		Status v1alpha1.InfraStatus `json:"status"`
+		Status            v1alpha1.InfraStatus `json:"status"`
 	}{typeMeta("Infra"), metav1.ObjectMeta{Namespace: i.Object.Namespace, Name: i.Object.Name}, i.Status})
 	for _, a := range i.Attachments {
 		objects = append(objects, a.manifest())
@@ -61,16 +61,20 @@ func (i *Infra) manifests() []any {
 
 func (a *Attachment) manifest() any {
 	return &struct {
-		metav1.TypeMeta `json:",inline"`
+		metav1.TypeMeta   `json:",inline"`
 		metav1.ObjectMeta `json:"metadata"`
-		Status v1alpha1.InfraClusterAttachmentStatus `json:"status"`
+		Status            v1alpha1.InfraClusterAttachmentStatus `json:"status"`
 	}{typeMeta("InfraClusterAttachment"), metav1.ObjectMeta{Namespace: a.Object.Namespace, Name: a.Object.Name}, a.Status}
 }
 
-// dropUnset removes what is not known offline: times, and the empty statuses of children. UIDs of owners
+// dropUnset removes what is not known offline: times, what the servers do, the statuses of children. UIDs of owners
 // are left out when the manifests have none.
 func dropUnset(document map[string]any) {
-	if kind := document["kind"]; kind != "Infra" && kind != "InfraClusterAttachment" {
+	switch document["kind"] {
+	case "Infra":
+		delete(document["status"].(map[string]any), "componentStatus")
+	case "InfraClusterAttachment":
+	default:
 		delete(document, "status")
 	}
 	var walk func(value any)

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/densityops/oooi/dhcpserver"
+	"github.com/densityops/oooi/serve"
+	"github.com/densityops/oooi/watch"
+	"github.com/densityops/oooi/watch/files"
+	"github.com/densityops/oooi/watch/plan"
+)
+
+// folder plans what the manifests of a folder ask for, and hands it to the servers.
+type folder struct {
+	log      *slog.Logger
+	settings *settings
+	server   *serve.Server
+	source   *files.Source
+	memory   *watch.Memory
+	statuses *watch.Statuses
+
+	mu      sync.Mutex
+	objects *plan.Objects
+	changed chan struct{} // room for one
+	result  atomic.Pointer[plan.Result]
+}
+
+func newFolder(log *slog.Logger, s *settings, server *serve.Server, source *files.Source) (*folder, error) {
+	memory, err := watch.OpenMemory(s.stateDir, log)
+	if err != nil {
+		return nil, err
+	}
+	return &folder{
+		log: log, settings: s, server: server, source: source, memory: memory,
+		statuses: watch.NewStatuses(log, time.Now),
+		changed:  make(chan struct{}, 1),
+	}, nil
+}
+
+// setObjects takes the complete set of objects; the newest one counts.
+func (f *folder) setObjects(objects plan.Objects) {
+	f.mu.Lock()
+	f.objects = &objects
+	f.mu.Unlock()
+	select {
+	case f.changed <- struct{}{}:
+	default:
+	}
+}
+
+// run plans on every change of the objects or the leases.
+func (f *folder) run(ctx context.Context, leasesChanged <-chan struct{}) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-f.changed:
+		case <-leasesChanged:
+		}
+		f.mu.Lock()
+		objects := f.objects
+		f.mu.Unlock()
+		if objects != nil {
+			f.plan(*objects)
+		}
+	}
+}
+
+func (f *folder) plan(objects plan.Objects) {
+	f.memory.Recall(&objects)
+	result := plan.Plan(plan.Input{Objects: objects, Leases: f.leases()})
+	// Remembered before it is served: a restart at any instant knows at least what was served.
+	if err := f.memory.Keep(result); err != nil {
+		f.log.Error("sources of workers are not remembered over a restart", "error", err)
+	}
+	f.result.Store(result)
+	var all []serve.Children
+	for _, infra := range result.Infras {
+		if key := infra.Key().String(); f.settings.infra == "" || f.settings.infra == key {
+			all = append(all, serve.Children{
+				Infra: key, DHCP: infra.DHCP, DNS: infra.DNS, Proxy: infra.Proxy, Refused: infra.Refused,
+			})
+		}
+	}
+	f.server.Apply(all)
+	f.report()
+}
+
+func (f *folder) leases() map[types.NamespacedName][]plan.Lease {
+	leases := map[types.NamespacedName][]plan.Lease{}
+	for _, l := range f.server.Leases() {
+		if l.State != dhcpserver.StateActive {
+			continue
+		}
+		infra := splitKey(l.Infra)
+		leases[infra] = append(leases[infra], plan.Lease{Address: l.Address, MAC: l.MAC.String()})
+	}
+	return leases
+}
+
+// report gives the statuses as they are now; changes of conditions are logged once.
+func (f *folder) report() ([]watch.InfraReport, []watch.AttachmentReport) {
+	result := f.result.Load()
+	if result == nil {
+		return nil, nil
+	}
+	serving := map[string]watch.Serving{}
+	for _, state := range f.server.State() {
+		serving[state.Infra] = servingOf(state, f.settings.serve.Roles)
+	}
+	return f.statuses.Report(result, serving)
+}
+
+// servingOf sums up what one Infra's servers do. A component that this process has no role for is
+// another one's business.
+func servingOf(state serve.InfraState, roles []serve.Role) watch.Serving {
+	var s watch.Serving
+	for _, c := range []struct {
+		role  serve.Role
+		state *serve.ComponentState
+		ready *bool
+	}{
+		{serve.RoleDHCP, state.DHCP, &s.DHCPReady},
+		{serve.RoleDNS, state.DNS, &s.DNSReady},
+		{serve.RoleXDS, state.Proxy, &s.ProxyReady},
+	} {
+		if c.state == nil || !slices.Contains(roles, c.role) {
+			continue
+		}
+		*c.ready = c.state.Ready
+		if !c.state.Ready {
+			s.Waiting = append(s.Waiting, string(c.role)+": "+c.state.Message)
+		}
+	}
+	return s
+}

@@ -1,0 +1,158 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/densityops/oooi/dhcpserver/vlan"
+)
+
+// claim is the server addresses that one Infra wants on its VLAN interface.
+type claim struct {
+	cidr      netip.Prefix
+	addresses []netip.Addr
+}
+
+// claimer puts server addresses on a VLAN interface, and lets servers wait for theirs.
+type claimer struct {
+	publisher *publisher
+
+	mu      sync.Mutex
+	wanted  claim
+	claimed map[netip.Addr]bool
+	changed chan struct{} // closed, and made anew, on every change of the two above
+}
+
+func newClaimer(p *publisher) *claimer {
+	return &claimer{publisher: p, claimed: map[netip.Addr]bool{}, changed: make(chan struct{})}
+}
+
+// Apply replaces the wanted addresses.
+func (c *claimer) Apply(wanted claim) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.wanted.cidr == wanted.cidr && slices.Equal(c.wanted.addresses, wanted.addresses) {
+		return
+	}
+	c.wanted = wanted
+	c.notify()
+}
+
+func (c *claimer) notify() {
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// run claims what is wanted and not claimed yet. It returns an error when an address cannot be claimed, so that
+// it is tried again; the others are claimed all the same.
+func (c *claimer) run(ctx context.Context, interfaceName string, ready func()) error {
+	for {
+		c.mu.Lock()
+		wanted, changed := c.wanted, c.changed
+		c.mu.Unlock()
+		missing := slices.DeleteFunc(slices.Clone(wanted.addresses), c.has)
+		// Each on its own: one that a stranger has keeps no other one waiting.
+		errs := make([]error, len(missing))
+		var claims sync.WaitGroup
+		for i, address := range missing {
+			claims.Go(func() {
+				errs[i] = vlan.Claim(ctx, c.publisher.addresses.log, interfaceName, wanted.cidr, []netip.Addr{address})
+				if errs[i] == nil {
+					c.setClaimed(address)
+				}
+			})
+		}
+		claims.Wait()
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+		ready()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+	}
+}
+
+func (c *claimer) setClaimed(address netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.claimed[address] = true
+	c.notify()
+}
+
+func (c *claimer) has(address netip.Addr) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.claimed[address]
+}
+
+// wait returns when the address has been claimed.
+func (c *claimer) wait(ctx context.Context, address netip.Addr) error {
+	for {
+		c.mu.Lock()
+		done, changed := c.claimed[address], c.changed
+		c.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		}
+	}
+}
+
+// applyAddresses wants the server addresses of the children on the VLAN interface, if this process claims any.
+func (p *publisher) applyAddresses(ctx context.Context, c *Children) {
+	interfaces := p.server.cfg.Interfaces
+	if !p.server.cfg.ClaimAddresses || interfaces[p.infra] == "" && interfaces[""] == "" {
+		return
+	}
+	p.addresses.apply(ctx, netip.AddrPort{}, claimOf(c), func(*prometheus.Registry) (*claimer, error) {
+		return newClaimer(p), nil
+	}, func(ctx context.Context, claimer *claimer, ready func()) error {
+		name, err := p.interfaceName()
+		if err != nil {
+			return err
+		}
+		return claimer.run(ctx, name, ready)
+	})
+}
+
+func claimOf(c *Children) claim {
+	var wanted claim
+	add := func(cidr, address string) {
+		if prefix, err := netip.ParsePrefix(cidr); err == nil {
+			wanted.cidr = prefix
+		}
+		if a, err := netip.ParseAddr(address); err == nil && !slices.Contains(wanted.addresses, a) {
+			wanted.addresses = append(wanted.addresses, a)
+		}
+	}
+	if c.DHCP != nil {
+		add(c.DHCP.Spec.NetworkConfig.CIDR, c.DHCP.Spec.NetworkConfig.ServerIP)
+	}
+	if c.DNS != nil {
+		add(c.DNS.Spec.NetworkConfig.SecondaryNetworkCIDR, c.DNS.Spec.NetworkConfig.ServerIP)
+	}
+	if c.Proxy != nil {
+		add("", c.Proxy.Spec.NetworkConfig.ServerIP)
+	}
+	return wanted
+}
+
+// awaitAddress waits until the address is on the VLAN interface, if this process puts it there.
+func (p *publisher) awaitAddress(ctx context.Context, address netip.Addr) error {
+	if claimer := p.addresses.current(); claimer != nil {
+		return claimer.wait(ctx, address)
+	}
+	return nil
+}
