@@ -281,7 +281,7 @@ func header(r *reporter) (apiVersion, kind string, ok bool) {
 		case r.doc.value[field] == nil || text == "" && isText:
 			r.add(field, "is missing: each object needs apiVersion and kind")
 		case !isText:
-			r.add(field, "must be a text: put it in quotes")
+			r.add(field, "must be a text: put a value in quotes if YAML takes it for something else")
 		}
 		texts[field] = text
 	}
@@ -304,7 +304,7 @@ func identify(r *reporter, group, kindName string, understood, cluster bool) (k 
 		value := meta[part.field]
 		text, isText := value.(string)
 		if value != nil && !isText {
-			r.add("metadata."+part.field, "must be a text: put it in quotes")
+			r.add("metadata."+part.field, "must be a text: put a value in quotes if YAML takes it for something else")
 			return k, false, false
 		}
 		*part.into = text

@@ -102,6 +102,10 @@ func checkEncoding(raw []byte) *syntaxError {
 	if bytes.HasPrefix(raw, []byte{0xff, 0xfe}) || bytes.HasPrefix(raw, []byte{0xfe, 0xff}) {
 		return syntax(1, "is UTF-16: save it as UTF-8")
 	}
+	isControl := func(r rune) bool { return r < ' ' && r != '\t' && r != '\n' && r != '\r' || r == 0x7f }
+	if at := bytes.IndexFunc(raw, isControl); at >= 0 {
+		return syntax(lineAt(raw, at), "holds the control character 0x%02x: remove it", raw[at])
+	}
 	if utf8.Valid(raw) {
 		return nil
 	}
@@ -119,8 +123,11 @@ func lineAt(raw []byte, offset int) int {
 	return 1 + bytes.Count(raw[:min(offset, len(raw))], []byte("\n"))
 }
 
-// yamlLine finds the line in the parser's errors.
-var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
+// yamlLine and yamlAnchor find the line, and the name of a missing anchor, in the parser's errors.
+var (
+	yamlLine   = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
+	yamlAnchor = regexp.MustCompile(`^unknown anchor '(.*)' referenced$`)
+)
 
 func parseYAML(raw []byte) ([]*yaml.Node, *syntaxError) {
 	decoder := yaml.NewDecoder(bytes.NewReader(raw))
@@ -144,6 +151,9 @@ func yamlError(raw []byte, err error) *syntaxError {
 	if m := yamlLine.FindStringSubmatch(message); m != nil {
 		line, _ = strconv.Atoi(m[1]) // empty: the whole file
 		message = m[2]
+	}
+	if m := yamlAnchor.FindStringSubmatch(message); m != nil {
+		return syntax(lineAt(raw, bytes.Index(raw, []byte("*"+m[1]))), "the alias *%s has no anchor &%s above it: write the value out", m[1], m[1])
 	}
 	// The parser may stop a line before or after the one that holds the tab.
 	lines := bytes.Split(raw, []byte("\n"))
