@@ -141,7 +141,9 @@ func TestBuildRefuses(t *testing.T) {
 			`backend "b-kube-apiserver": hostname "api.a.clusters.example.com" leads to clusters/a/kube-apiserver already`},
 		{"a name with two targets", func(s *v1alpha1.ProxyServerSpec) { s.Backends[2].Hostname = s.Backends[api].Hostname }, Options{},
 			`backend "a-oauth-openshift": hostname "api.a.clusters.example.com" leads to clusters/a/kube-apiserver already`},
-		{"a source in two attachments", func(s *v1alpha1.ProxyServerSpec) { s.Backends[7+alias].SourcePrefixRanges = s.Backends[alias].SourcePrefixRanges }, Options{},
+		{"a source in two attachments", func(s *v1alpha1.ProxyServerSpec) {
+			s.Backends[7+alias].SourcePrefixRanges = s.Backends[alias].SourcePrefixRanges
+		}, Options{},
 			`backend "b-kubernetes-hostname": source 192.0.2.97/32 belongs to attachment "a" already`},
 		{"a source with two targets", func(s *v1alpha1.ProxyServerSpec) {
 			s.Backends[3].Hostname, s.Backends[3].SourcePrefixRanges = "", s.Backends[alias].SourcePrefixRanges
@@ -154,7 +156,9 @@ func TestBuildRefuses(t *testing.T) {
 			`backend "a-kubernetes-ip": source "192.0.2.0/24" is not an IPv4 /32`},
 		{"a source without a length", func(s *v1alpha1.ProxyServerSpec) { s.Backends[nameless].SourcePrefixRanges = []string{"192.0.2.7"} }, Options{},
 			`backend "a-kubernetes-ip": source "192.0.2.7" is not an IPv4 /32`},
-		{"an IPv6 source", func(s *v1alpha1.ProxyServerSpec) { s.Backends[nameless].SourcePrefixRanges = []string{"2001:db8::7/32"} }, Options{},
+		{"an IPv6 source", func(s *v1alpha1.ProxyServerSpec) {
+			s.Backends[nameless].SourcePrefixRanges = []string{"2001:db8::7/32"}
+		}, Options{},
 			`backend "a-kubernetes-ip": source "2001:db8::7/32" is not an IPv4 /32`},
 		{"a hostname that is none", func(s *v1alpha1.ProxyServerSpec) { s.Backends[api].Hostname = "api..example.com" }, Options{},
 			`backend "a-kube-apiserver": hostname "api..example.com" is not a DNS name`},
