@@ -62,7 +62,7 @@ func (l *lab) notDraining(t *testing.T, before map[string]int64) {
 		}
 	}
 	for _, name := range []string{
-		"listener_manager.listener_modified", "listener_manager.listener_removed", "listener_manager.listener_added",
+		"listener_manager.listener_removed", "listener_manager.listener_added",
 		"listener_manager.lds.update_rejected", "cluster_manager.cds.update_rejected",
 	} {
 		if after[name] != before[name] {
@@ -273,7 +273,7 @@ func testBrokenManifests(t *testing.T, l *lab) {
 			return os.WriteFile(path, []byte(strings.Replace(text, "kind: Machine\n", "kind: [Machine\n", 1)), 0o600)
 		}},
 		{"a field that there is none of", "infra.yaml", func(path, text string) error {
-			return os.WriteFile(path, []byte(strings.Replace(text, "gateway:", "gatway:", 1)), 0o600)
+			return os.WriteFile(path, []byte(strings.Replace(text, "dnsServers:", "dnsServer:", 1)), 0o600)
 		}},
 		{"empty", "infra.yaml", func(path, _ string) error { return os.WriteFile(path, nil, 0o600) }},
 		{"deleted", "neighbours.yaml", func(path, _ string) error { return os.Remove(path) }},

@@ -62,7 +62,7 @@ func wayIn(t *testing.T, target string) {
 	if err := stack.Until(ctx, "make "+target+" to say what to try", func(context.Context) error {
 		select {
 		case <-ended:
-			return fmt.Errorf("it ended: %w", exit)
+			return stack.Final(fmt.Errorf("it ended: %w", exit))
 		default:
 		}
 		if !strings.Contains(out.String(), "Ctrl-C stops everything.") {

@@ -32,7 +32,7 @@ func (e *Envoy) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	file := filepath.Join(e.logs, e.Name+".bootstrap.json")
+	file := filepath.Join(e.logs, e.Name+".bootstrap.yaml")
 	if err := os.WriteFile(file, []byte(bootstrap), 0o600); err != nil {
 		return err
 	}

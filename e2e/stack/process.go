@@ -115,5 +115,5 @@ func (p *Process) Tail(lines int) string {
 
 // ended is an error that says how a program ended that should have gone on.
 func (p *Process) ended() error {
-	return fmt.Errorf("%s ended (%s):\n%s", p.name, p.cmd.ProcessState, p.Tail(20))
+	return Final(fmt.Errorf("%s ended (%s):\n%s", p.name, p.cmd.ProcessState, p.Tail(20)))
 }
