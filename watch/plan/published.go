@@ -38,18 +38,27 @@ func reportPublishing(infra *Infra, a *Attachment, w *index) {
 			strings.Join(unsupported, "; ")+": publish by Route under the names of "+a.Domain)
 		return
 	}
+	fields := map[string][]string{} // by what is dialed
 	var elsewhere []string
 	for _, d := range endpointsOf(cluster) {
-		if text := d.elsewhere(a.Domain, infra.Object.Spec.InfraComponents.Proxy.ServerIP); text != "" {
-			elsewhere = append(elsewhere, text)
+		if d.isHere(a.Domain, infra.Object.Spec.InfraComponents.Proxy.ServerIP) {
+			continue
 		}
+		endpoint := d.String()
+		if fields[endpoint] == nil {
+			elsewhere = append(elsewhere, endpoint)
+		}
+		fields[endpoint] = append(fields[endpoint], d.field)
+	}
+	for i, endpoint := range elsewhere {
+		elsewhere[i] = fmt.Sprintf("%s (%s)", endpoint, strings.Join(fields[endpoint], ", "))
 	}
 	if text := domainElsewhere(a, cluster); text != "" {
 		elsewhere = append(elsewhere, text)
 	}
 	if len(elsewhere) > 0 {
 		setCondition(&a.Status.Conditions, v1alpha1.ConditionPublishedHere, metav1.ConditionFalse, v1alpha1.ReasonPublishedElsewhere,
-			"workers will dial what is not served here: "+strings.Join(elsewhere, "; "))
+			fmt.Sprintf("workers will dial %s; served here are the names under %s", strings.Join(elsewhere, "; "), a.Domain))
 		return
 	}
 	setCondition(&a.Status.Conditions, v1alpha1.ConditionPublishedHere, metav1.ConditionTrue, v1alpha1.ReasonAsServed,
@@ -111,21 +120,22 @@ func endpointsOf(c *hypershift.HostedCluster) []dialed {
 	return endpoints
 }
 
-// elsewhere says what workers dial when that is not served under the domain; empty: it is. The API server is also
-// served on the proxy's own address, by source.
-func (d dialed) elsewhere(domain, proxyIP string) string {
+// isHere tells whether what workers dial is served under the domain. The API server is also served on the proxy's own
+// address, by source.
+func (d dialed) isHere(domain, proxyIP string) bool {
 	here := slices.ContainsFunc(d.names, func(name string) bool { return d.host == name+"."+domain })
 	if _, err := netip.ParseAddr(d.host); err == nil && d.host == proxyIP && slices.Contains(d.names, "api") {
 		here = true
 	}
-	if here && (d.port == 0 || slices.Contains(d.ports, d.port)) {
-		return ""
+	return here && (d.port == 0 || slices.Contains(d.ports, d.port))
+}
+
+// String is the host, with the port that is dialed unless it is 443.
+func (d dialed) String() string {
+	if d.port == 0 || d.port == portHTTPS {
+		return d.host
 	}
-	endpoint := d.host
-	if d.port != 0 {
-		endpoint = net.JoinHostPort(d.host, strconv.Itoa(d.port))
-	}
-	return fmt.Sprintf("%s (%s), served is %s.%s", endpoint, d.field, d.names[0], domain)
+	return net.JoinHostPort(d.host, strconv.Itoa(d.port))
 }
 
 // domainElsewhere compares the cluster's own domain with the attachment's. It only matters to workers when names are
@@ -149,7 +159,7 @@ func domainElsewhere(a *Attachment, c *hypershift.HostedCluster) string {
 	if domain == a.Domain {
 		return ""
 	}
-	return fmt.Sprintf("names of the domain %s (spec.dns), served is %s", domain, a.Domain)
+	return fmt.Sprintf("names under %s (spec.dns)", domain)
 }
 
 func splitHostPort(text string) (host string, port int) {

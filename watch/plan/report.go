@@ -29,8 +29,12 @@ func reportAttachment(infra *Infra, a *Attachment, w *index) {
 	reportSources(a)
 	reportPublishing(infra, a, w)
 	slices.SortStableFunc(s.Conditions, func(x, y metav1.Condition) int { return strings.Compare(x.Type, y.Type) })
+	if a.LeftOut != nil { // nothing else matters
+		setReady(&s.Conditions, "", v1alpha1.ConditionAccepted)
+		return
+	}
 	setReady(&s.Conditions, "names and routes are in place",
-		v1alpha1.ConditionAccepted, v1alpha1.ConditionControlPlaneFound, v1alpha1.ConditionAppsRangeAccepted, v1alpha1.ConditionPublishedHere)
+		v1alpha1.ConditionControlPlaneFound, v1alpha1.ConditionAppsRangeAccepted, v1alpha1.ConditionPublishedHere)
 }
 
 func reportSources(a *Attachment) {
@@ -43,9 +47,9 @@ func reportSources(a *Attachment) {
 			remembered++
 		}
 	}
-	message := fmt.Sprintf("%d worker addresses", len(a.Sources))
+	message := fmt.Sprintf("worker addresses: %d", len(a.Sources))
 	if remembered > 0 {
-		message += fmt.Sprintf(", %d of them remembered from Machines that show none at the moment", remembered)
+		message += fmt.Sprintf(", of them remembered from Machines that show none at the moment: %d", remembered)
 	}
 	setCondition(&a.Status.Conditions, v1alpha1.ConditionSourcesDiscovered, metav1.ConditionTrue, v1alpha1.ReasonDiscovered, message)
 }

@@ -1,0 +1,67 @@
+package plan_test
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+// TestExplain has one record a line: the case of testdata ("" is the example as it stands), the connection, and
+// what becomes of it: the target, or "closed", then the rule and words of the reason.
+func TestExplain(t *testing.T) {
+	for _, record := range []string{
+		"- 192.0.2.117 api.example-hcp-a.clusters.example.com 443 => clusters-example-hcp-a/kube-apiserver:6443 server-name: belongs to attachment example-hcp-a, from any source",
+		"- 192.0.2.117 API.Example-hcp-B.clusters.example.com 6443 => clusters-example-hcp-b/kube-apiserver:6443 server-name: belongs to attachment example-hcp-b",
+		"- 10.128.0.7 ignition.example-hcp-a.clusters.example.com 443 => clusters-example-hcp-a/ignition-server-proxy:443 server-name: from any source",
+		"- 192.0.2.117 oauth.example-hcp-a.clusters.example.com 6443 => closed server-name: is served on port 443 only",
+		"- 192.0.2.117 kubernetes.default.svc 443 => clusters-example-hcp-a/kube-apiserver:6443 alias: Machine example-hcp-a-worker-0 of attachment example-hcp-a shows 192.0.2.117",
+		"- 192.0.2.118 kubernetes 6443 => clusters-example-hcp-b/kube-apiserver:6443 alias: shows 192.0.2.118",
+		"- 192.0.2.118 - 6443 => clusters-example-hcp-b/kube-apiserver:6443 no-server-name: shows 192.0.2.118",
+		"- 192.0.2.117 - 443 => clusters-example-hcp-a/kube-apiserver:6443 no-server-name: shows 192.0.2.117",
+		"- 192.0.2.119 kubernetes 443 => closed alias: no Machine of any attachment shows 192.0.2.119",
+		"- 10.128.0.7 - 6443 => closed no-server-name: sources are addresses of 192.0.2.0/24",
+		"- 192.0.2.117 www.example.com 443 => closed server-name: no attachment of this Infra has the name www.example.com",
+		"- 192.0.2.117 kubernetes.default.svc.cluster.local. 443 => closed server-name: a server name has no trailing dot",
+		"- 192.0.2.117 kubernetes 80 => closed port: Envoy listens on 443 and 6443, not on 80",
+		"rule10-memory 192.0.2.117 - 6443 => clusters-example-hcp-a/kube-apiserver:6443 no-server-name: showed last 192.0.2.117",
+		"rule10-memory-yields-to-lease 192.0.2.117 - 6443 => closed no-server-name: no Machine of any attachment shows 192.0.2.117",
+		"rule11-duplicate-source 192.0.2.150 - 6443 => closed no-server-name: DuplicateSourceIP",
+		"rule11-duplicate-source 192.0.2.117 - 6443 => clusters-example-hcp-a/kube-apiserver:6443 no-server-name: shows 192.0.2.117",
+		"rule12-duplicate-hostname 192.0.2.117 api.example-hcp-a.clusters.example.com 443 => closed server-name: is left out (DuplicateHostname)",
+		"rule12-duplicate-hostname 192.0.2.118 kubernetes 443 => closed alias: which is left out (DuplicateHostname)",
+		"rule08-service-missing 192.0.2.117 konnectivity.example-hcp-a.clusters.example.com 443 => closed server-name: Service konnectivity-server (not found)",
+		"rule17-namespace-not-found 192.0.2.117 api.example-hcp-a.clusters.example.com 443 => closed server-name: namespace clusters-example-hcp-a does not exist yet",
+		"rule03-disabled-dhcp-and-proxy 192.0.2.117 kubernetes 443 => closed alias: infraComponents.proxy.enabled is false",
+		"rule14-shared-address 192.0.2.117 kubernetes 443 => closed alias: 192.0.2.4 is the proxy address of this Infra and the proxy address of Infra other/second",
+	} {
+		question, want, _ := strings.Cut(record, " => ")
+		f := strings.Fields(question)
+		target, rest, _ := strings.Cut(want, " ")
+		rule, why, _ := strings.Cut(rest, ": ")
+		t.Run(question, func(t *testing.T) {
+			s := scene{objects: load(t, readExample(t))}
+			if f[0] != "-" {
+				s = change(t, readExample(t), "testdata/"+f[0]+".in.yaml")
+			}
+			serverName := strings.TrimPrefix(f[2], "-")
+			var port int
+			if _, err := fmt.Sscan(f[3], &port); err != nil {
+				t.Fatal(err)
+			}
+			verdicts := s.result().Explain(netip.MustParseAddr(f[1]), serverName, port, "clusters/tenant-vlan100")
+			if len(verdicts) != 1 {
+				t.Fatalf("%d verdicts, want one", len(verdicts))
+			}
+			v := verdicts[0]
+			got := cmp.Or(v.Target, "closed")
+			if !v.Routed {
+				got = "closed"
+			}
+			if got != target || v.Rule != rule || !strings.Contains(v.Why, why) {
+				t.Errorf("got  %s %s: %s\nwant %s %s: %s", got, v.Rule, v.Why, target, rule, why)
+			}
+		})
+	}
+}
