@@ -28,7 +28,6 @@ type mmsghdr struct {
 // batch reads and writes UDP packets in batches. The packages that do so too make two objects for
 // the address of each packet; here the kernel's own form of it goes back as it came.
 type batch struct {
-	conn    *net.UDPConn
 	raw     syscall.RawConn
 	control bool
 
@@ -37,6 +36,8 @@ type batch struct {
 	controls [batchSize][controlSize]byte
 	vectors  [batchSize]unix.Iovec
 	in, out  [batchSize]mmsghdr
+
+	used int // how many headers have to be set up again
 
 	// Arguments and results of the two callbacks, which are bound once.
 	received   int
@@ -52,14 +53,15 @@ func newBatch(conn *net.UDPConn, control bool) (*batch, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &batch{conn: conn, raw: raw, control: control}
+	b := &batch{raw: raw, control: control, used: batchSize}
 	b.onReadable, b.onWritable = b.recvmmsg, b.sendmmsg
 	return b, nil
 }
 
 // read waits for packets and returns how many there are.
 func (b *batch) read() (int, error) {
-	for i := range b.in {
+	// The kernel and reply change only the headers that were in use.
+	for i := range b.used {
 		b.vectors[i].Base = &b.packets[i][0]
 		b.vectors[i].SetLen(packetSize)
 		h := &b.in[i].header
@@ -78,6 +80,7 @@ func (b *batch) read() (int, error) {
 	if b.errno != 0 {
 		return 0, os.NewSyscallError("recvmmsg", b.errno)
 	}
+	b.used = b.received
 	return b.received, nil
 }
 
