@@ -77,6 +77,12 @@ func (w *walk) value(value any, n *node, path string) {
 		default:
 			w.add(path, "must be a number, not %s", describe(value))
 		}
+	case "":
+		if n.self != nil {
+			if err := readable(value, n.self); err != nil {
+				w.add(path, "cannot be read as %s: it is %s", n.self.Name(), describe(value))
+			}
+		}
 	case "boolean":
 		if _, ok := value.(bool); !ok {
 			w.add(path, "must be true or false, not %s", describe(value))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"reflect"
 	"slices"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -102,8 +103,9 @@ type node struct {
 	minimum    *float64
 	maximum    *float64
 	minLength  int64
-	bits       int // of an integer
-	fallback   any // the default, nil for none
+	bits       int          // of an integer
+	fallback   any          // the default, nil for none
+	self       reflect.Type // of a value that decodes itself
 }
 
 func compile(s *apiextensionsv1.JSONSchemaProps) (*node, error) {

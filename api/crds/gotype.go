@@ -12,7 +12,7 @@ var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
 
 // ForType makes the Schema of a kind of somebody else from the Go type that it is decoded into: fields of the
 // type must have its types, all others are let through, nothing is required and nothing defaulted. Types that
-// decode themselves (times, quantities) are not looked into. The type must not contain itself.
+// decode themselves (times, quantities) are asked. The type must not contain itself.
 func ForType[T any](kind string) *Schema {
 	return &Schema{Kind: kind, root: *ofType(reflect.TypeFor[T]())}
 }
@@ -22,7 +22,7 @@ func ofType(t reflect.Type) *node {
 		t = t.Elem()
 	}
 	if reflect.PointerTo(t).Implements(unmarshaler) {
-		return &node{}
+		return &node{self: t}
 	}
 	switch t.Kind() {
 	case reflect.String:
@@ -62,4 +62,13 @@ func (n *node) addFields(t reflect.Type) {
 			n.properties[name] = ofType(f.Type)
 		}
 	}
+}
+
+// readable tells why a type that decodes itself does not take a value.
+func readable(value any, t reflect.Type) error {
+	raw, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(raw, reflect.New(t).Interface())
 }

@@ -45,8 +45,8 @@ var otherTargets = []string{"oauth-openshift", "ignition-server-proxy", "konnect
 // single-cluster fields are not looked at. It reads nothing but the object.
 func (i *Infra) Validate() []Problem {
 	c := &checker{}
-	c.name("", "metadata.name", i.Name, validation.IsDNS1123Subdomain)
-	c.optionalName("", "metadata.namespace", i.Namespace, validation.IsDNS1123Label)
+	c.name("", "metadata.name", i.Name, subdomainRule)
+	c.optionalName("", "metadata.namespace", i.Namespace, labelRule)
 	c.network(&i.Spec)
 	c.dhcp(&i.Spec.InfraComponents.DHCP)
 	c.dns(&i.Spec.InfraComponents.DNS)
@@ -74,8 +74,25 @@ func (c *checker) add(component Component, reason, field, format string, args ..
 	c.problems = append(c.problems, Problem{Component: component, Reason: reason, Field: field, Message: fmt.Sprintf(format, args...)})
 }
 
-// name checks a required name by one of the rules of Kubernetes.
-func (c *checker) name(component Component, field, value string, rule func(string) []string) {
+// nameRule is one of the rules of Kubernetes for names, and how to keep to it.
+type nameRule struct {
+	check func(string) []string
+	hint  string
+}
+
+var (
+	subdomainRule = nameRule{validation.IsDNS1123Subdomain, "use up to 253 lower-case letters, digits, dashes and dots, with a letter or digit at both ends of each part"}
+	labelRule     = nameRule{validation.IsDNS1123Label, "use up to 63 lower-case letters, digits and dashes, with a letter or digit at both ends"}
+	serviceRule   = nameRule{validation.IsDNS1035Label, "use up to 63 lower-case letters, digits and dashes, with a letter first and no dash last"}
+	keyRule       = nameRule{
+		func(key string) []string { return validation.IsQualifiedName(strings.ToLower(key)) },
+		"use up to 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends, and a DNS name and / before it if need be",
+	}
+	valueRule = nameRule{validation.IsValidLabelValue, "use up to 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends"}
+)
+
+// name checks a required name.
+func (c *checker) name(component Component, field, value string, rule nameRule) {
 	if value == "" {
 		c.add(component, ReasonInvalid, field, "is empty: give a name")
 		return
@@ -83,12 +100,9 @@ func (c *checker) name(component Component, field, value string, rule func(strin
 	c.optionalName(component, field, value, rule)
 }
 
-func (c *checker) optionalName(component Component, field, value string, rule func(string) []string) {
-	if value == "" {
-		return
-	}
-	if errs := rule(value); len(errs) > 0 {
-		c.add(component, ReasonInvalid, field, "%q is not a valid name: %s", value, errs[0])
+func (c *checker) optionalName(component Component, field, value string, rule nameRule) {
+	if value != "" && len(rule.check(value)) > 0 {
+		c.add(component, ReasonInvalid, field, "%q is not a valid name: %s", value, rule.hint)
 	}
 }
 
@@ -131,8 +145,8 @@ func (c *checker) network(spec *InfraSpec) {
 		c.gateway = c.ipv4("", "spec.networkConfig.gateway", n.Gateway)
 		c.host("", "spec.networkConfig.gateway", c.gateway)
 	}
-	c.name("", "spec.networkConfig.networkAttachmentDefinition", n.NetworkAttachmentDefinition, validation.IsDNS1123Subdomain)
-	c.optionalName("", "spec.networkConfig.networkAttachmentNamespace", n.NetworkAttachmentNamespace, validation.IsDNS1123Label)
+	c.name("", "spec.networkConfig.networkAttachmentDefinition", n.NetworkAttachmentDefinition, subdomainRule)
+	c.optionalName("", "spec.networkConfig.networkAttachmentNamespace", n.NetworkAttachmentNamespace, labelRule)
 
 	components := &spec.InfraComponents
 	for _, s := range []struct {

@@ -15,11 +15,11 @@ import (
 func (a *InfraClusterAttachment) Validate() []Problem {
 	c := &checker{}
 	spec := &a.Spec
-	c.name("", "metadata.name", a.Name, validation.IsDNS1123Subdomain)
-	c.optionalName("", "metadata.namespace", a.Namespace, validation.IsDNS1123Label)
-	c.name("", "spec.infraRef.name", spec.InfraRef.Name, validation.IsDNS1123Subdomain)
-	c.name("", "spec.hostedClusterRef.name", spec.HostedClusterRef.Name, validation.IsDNS1123Subdomain)
-	c.optionalName("", "spec.hostedClusterRef.namespace", spec.HostedClusterRef.Namespace, validation.IsDNS1123Label)
+	c.name("", "metadata.name", a.Name, subdomainRule)
+	c.optionalName("", "metadata.namespace", a.Namespace, labelRule)
+	c.name("", "spec.infraRef.name", spec.InfraRef.Name, subdomainRule)
+	c.name("", "spec.hostedClusterRef.name", spec.HostedClusterRef.Name, subdomainRule)
+	c.optionalName("", "spec.hostedClusterRef.namespace", spec.HostedClusterRef.Namespace, labelRule)
 	c.domain(a)
 	c.controlPlane(a)
 	if e := spec.ExternalService; e != nil {
@@ -61,14 +61,14 @@ func (c *checker) domain(a *InfraClusterAttachment) {
 func (c *checker) controlPlane(a *InfraClusterAttachment) {
 	const field = "spec.controlPlaneNamespace"
 	before := len(c.problems)
-	c.optionalName("", field, a.Spec.ControlPlaneNamespace, validation.IsDNS1123Label)
+	c.optionalName("", field, a.Spec.ControlPlaneNamespace, labelRule)
 	if a.Spec.ControlPlaneNamespace == "" && a.Spec.HostedClusterRef.Name != "" && before == len(c.problems) {
 		if ns := a.ControlPlaneNamespace(); len(ns) > validation.DNS1123LabelMaxLength {
 			c.add("", ReasonInvalid, field, "the derived namespace %s has %d characters, more than %d: HyperShift cannot have made it, so give the real one", ns, len(ns), validation.DNS1123LabelMaxLength)
 		}
 	}
 	service := a.Spec.APIServerService
-	c.optionalName("", "spec.apiServerService", service, validation.IsDNS1123Label)
+	c.optionalName("", "spec.apiServerService", service, labelRule)
 	if slices.Contains(otherTargets, service) {
 		c.add("", ReasonInvalid, "spec.apiServerService", "%s is not an API server but another target of the control plane: give the API server's Service, or leave the field out for kube-apiserver", service)
 	}
@@ -82,7 +82,7 @@ func (c *checker) externalService(attachment string, e *ExternalService) {
 				name, validation.DNS1035LabelMaxLength-len("-proxy-external"))
 		}
 	}
-	c.optionalName("", field+"addressPoolName", e.AddressPoolName, validation.IsDNS1123Subdomain)
+	c.optionalName("", field+"addressPoolName", e.AddressPoolName, subdomainRule)
 	c.labels(field+"labels", e.Labels)
 	c.annotations(field+"annotations", e.Annotations)
 	if e.Enabled && e.Services != nil && len(e.Services) == 0 {
@@ -109,17 +109,17 @@ func (c *checker) appsIngress(apps *AppsIngress) {
 	if apps.Enabled && m.AddressPoolName == "" {
 		c.add("", ReasonInvalid, metallb+"addressPoolName", "is empty, and apps ingress is enabled: name the IPAddressPool, or set enabled: false")
 	}
-	c.optionalName("", metallb+"addressPoolName", m.AddressPoolName, validation.IsDNS1123Subdomain)
+	c.optionalName("", metallb+"addressPoolName", m.AddressPoolName, subdomainRule)
 	if m.IPAddressPoolRange != "" {
 		if _, _, err := ParseAddressRange(m.IPAddressPoolRange); err != nil {
 			c.add("", ReasonInvalid, metallb+"ipAddressPoolRange", "%s", err)
 		}
 	}
-	c.optionalName("", metallb+"l2AdvertisementName", m.L2AdvertisementName, validation.IsDNS1123Subdomain)
-	c.optionalName("", metallb+"namespace", m.Namespace, validation.IsDNS1123Label)
-	c.optionalName("", metallb+"loadBalancerClass", m.LoadBalancerClass, validation.IsQualifiedName)
-	c.optionalName("", service+"name", apps.Service.Name, validation.IsDNS1035Label)
-	c.optionalName("", service+"namespace", apps.Service.Namespace, validation.IsDNS1123Label)
+	c.optionalName("", metallb+"l2AdvertisementName", m.L2AdvertisementName, subdomainRule)
+	c.optionalName("", metallb+"namespace", m.Namespace, labelRule)
+	c.optionalName("", metallb+"loadBalancerClass", m.LoadBalancerClass, keyRule)
+	c.optionalName("", service+"name", apps.Service.Name, serviceRule)
+	c.optionalName("", service+"namespace", apps.Service.Namespace, labelRule)
 	c.labels(service+"labels", apps.Service.Labels)
 	c.annotations(service+"annotations", apps.Service.Annotations)
 	c.labels(service+"selector", apps.Service.Selector)
@@ -145,8 +145,8 @@ func (c *checker) appsIngress(apps *AppsIngress) {
 func (c *checker) labels(field string, labels map[string]string) {
 	c.annotations(field, labels)
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
-		if errs := validation.IsValidLabelValue(labels[key]); len(errs) > 0 {
-			c.add("", ReasonInvalid, field, "%q is not a valid value of %s: %s", labels[key], key, errs[0])
+		if len(valueRule.check(labels[key])) > 0 {
+			c.add("", ReasonInvalid, field, "%q is not a valid value of %s: %s", labels[key], key, valueRule.hint)
 		}
 	}
 }
@@ -154,8 +154,8 @@ func (c *checker) labels(field string, labels map[string]string) {
 // annotations checks the keys; the values may be anything.
 func (c *checker) annotations(field string, annotations map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(annotations)) {
-		if errs := validation.IsQualifiedName(strings.ToLower(key)); len(errs) > 0 {
-			c.add("", ReasonInvalid, field, "%q is not a valid key: %s", key, errs[0])
+		if len(keyRule.check(key)) > 0 {
+			c.add("", ReasonInvalid, field, "%q is not a valid key: %s", key, keyRule.hint)
 		}
 	}
 }
