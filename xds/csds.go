@@ -122,7 +122,7 @@ func (p *publisher) resourceStatus(typeURL, name string) *csds.ClientConfig_Gene
 		}
 	case target != nil && sub.has(target):
 		out.ConfigStatus, out.ClientStatus = csds.ConfigStatus_SYNCED, admin.ClientResourceStatus_ACKED
-	case p.inFlight != nil && p.inFlight.carries(typeURL, name):
+	case p.inFlight[typeURL].carries(name):
 		out.ConfigStatus, out.ClientStatus = csds.ConfigStatus_STALE, admin.ClientResourceStatus_REQUESTED
 	default:
 		out.ConfigStatus, out.ClientStatus = csds.ConfigStatus_NOT_SENT, admin.ClientResourceStatus_REQUESTED
@@ -130,9 +130,9 @@ func (p *publisher) resourceStatus(typeURL, name string) *csds.ClientConfig_Gene
 	return out
 }
 
-// carries tells whether a step changes a resource.
-func (st *step) carries(typeURL, name string) bool {
-	return st.typeURL == typeURL && (slices.Contains(st.remove, name) ||
+// carries tells whether a step, if there is one, changes a resource.
+func (st *step) carries(name string) bool {
+	return st != nil && (slices.Contains(st.remove, name) ||
 		slices.ContainsFunc(st.add, func(r *discovery.Resource) bool { return r.Name == name }))
 }
 

@@ -9,12 +9,13 @@ import (
 )
 
 // publisher decides what one Envoy is sent next, make before break: clusters, endpoints, listeners, and only when
-// Envoy has all of the listeners, the removal of clusters. It has one step in flight. It knows nothing
-// of the wire; it is not safe for concurrent use.
+// Envoy has all of the listeners, the removal of clusters. It has one step in flight, but for endpoints: Envoy does
+// not acknowledge a cluster before it has warmed it with its endpoints. It knows nothing of the wire; it
+// is not safe for concurrent use.
 type publisher struct {
 	target   *Snapshot
 	types    map[string]*subscription // by type URL, once Envoy asked for the type
-	inFlight *step
+	inFlight map[string]*step         // by type URL
 }
 
 // step is one response: resources to add or update, and names to remove.
@@ -49,7 +50,7 @@ type refusal struct {
 }
 
 func newPublisher(target *Snapshot) *publisher {
-	return &publisher{target: target, types: map[string]*subscription{}}
+	return &publisher{target: target, types: map[string]*subscription{}, inFlight: map[string]*step{}}
 }
 
 // retarget sets what is to be published next, and gives what was refused another try.
@@ -86,21 +87,41 @@ func (sub *subscription) wants(name string) bool { return sub.wildcard || sub.na
 
 // next is the step to send now, or nil when Envoy must answer first or has all it is to have.
 func (p *publisher) next() *step {
-	if p.inFlight != nil {
+	st := p.choose()
+	if st == nil {
 		return nil
 	}
-	st := p.additions(clusterType)
-	if st == nil {
-		st = p.additions(endpointType)
+	p.inFlight[st.typeURL] = st
+	if endpoints := p.types[endpointType]; st.typeURL == clusterType && endpoints != nil {
+		for _, r := range st.add { // Envoy warms a changed cluster with endpoints that come after it
+			delete(endpoints.held, r.Name)
+		}
 	}
-	if st == nil {
-		st = p.listeners()
-	}
-	if st == nil && p.inSync(listenerType) {
-		st = p.removals(clusterType)
-	}
-	p.inFlight = st
 	return st
+}
+
+func (p *publisher) choose() *step {
+	idle := len(p.inFlight) == 0
+	if idle {
+		if st := p.additions(clusterType); st != nil {
+			return st
+		}
+	}
+	if p.inFlight[endpointType] == nil {
+		if st := p.additions(endpointType); st != nil {
+			return st
+		}
+	}
+	if !idle {
+		return nil
+	}
+	if st := p.listeners(); st != nil {
+		return st
+	}
+	if !p.inSync(listenerType) {
+		return nil
+	}
+	return p.removals(clusterType)
 }
 
 // additions are the resources of a type that Envoy lacks or has in another version.
@@ -192,17 +213,13 @@ func (p *publisher) inSync(typeURL string) bool {
 	return wanted == len(sub.held)
 }
 
-// acknowledged books the step in flight as held by Envoy.
-func (p *publisher) acknowledged() {
-	st := p.inFlight
-	sub := p.types[st.typeURL]
-	p.inFlight = nil
+// acknowledged books the step of a type that is in flight as held by Envoy.
+func (p *publisher) acknowledged(typeURL string) {
+	st, sub := p.inFlight[typeURL], p.types[typeURL]
+	delete(p.inFlight, typeURL)
 	for _, r := range st.add {
 		sub.held[r.Name] = r
-		if endpoints := p.types[endpointType]; st.typeURL == clusterType && endpoints != nil {
-			// Envoy warms a changed cluster with endpoints that come after it.
-			delete(endpoints.held, r.Name)
-		}
+		delete(sub.refused, r.Name)
 	}
 	for _, name := range st.remove {
 		delete(sub.held, name)
@@ -210,12 +227,11 @@ func (p *publisher) acknowledged() {
 	sub.batch *= 2
 }
 
-// refusedStep books a NACK of the step in flight. One resource alone is to blame, and is parked until the next
-// retarget; of several it is not known which, so that they are sent again in halves.
-func (p *publisher) refusedStep(message string) {
-	st := p.inFlight
-	sub := p.types[st.typeURL]
-	p.inFlight = nil
+// refusedStep books a NACK of the step of a type that is in flight. One resource alone is to blame, and is parked until
+// the next retarget; of several it is not known which, so that they are sent again in halves.
+func (p *publisher) refusedStep(typeURL, message string) {
+	st, sub := p.inFlight[typeURL], p.types[typeURL]
+	delete(p.inFlight, typeURL)
 	switch len(st.add) {
 	case 0:
 		// Only removals, or an empty first response: sending them again would get the same answer.
@@ -227,6 +243,10 @@ func (p *publisher) refusedStep(message string) {
 		sub.refused[st.add[0].Name] = refusal{version: st.add[0].Version, message: message}
 		for _, name := range st.remove {
 			delete(sub.held, name)
+		}
+		if typeURL == endpointType && p.inFlight[clusterType] != nil {
+			// The cluster will never be warm, so that Envoy will never answer it. It has it, and the rest must go on.
+			p.acknowledged(clusterType)
 		}
 	default:
 		sub.batch = (len(st.add) + 1) / 2

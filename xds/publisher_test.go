@@ -13,24 +13,53 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// modelEnvoy applies steps as Envoy does: what it refuses of a step it leaves, the rest it takes.
+// modelEnvoy applies steps as Envoy does: what it refuses of a step it leaves, the rest it takes. It asks for the endpoints
+// of a cluster when it gets the cluster, and withholds the answer until it has them.
 type modelEnvoy struct {
 	has     map[string]map[string]*discovery.Resource // by type and name
 	refuses map[string]bool                           // versions
+	warming map[string]bool                           // clusters without endpoints
+	answer  func()                                    // to the clusters
 }
 
-func (e *modelEnvoy) apply(st *step) (refused bool) {
+// take applies a step and answers it, now or when the clusters are warm.
+func (e *modelEnvoy) take(p *publisher, st *step) {
 	for _, name := range st.remove {
 		delete(e.has[st.typeURL], name)
 	}
+	refused := false
 	for _, r := range st.add {
 		if e.refuses[r.Version] {
 			refused = true
 			continue
 		}
 		e.has[st.typeURL][r.Name] = r
+		switch {
+		case st.typeURL == endpointType:
+			delete(e.warming, r.Name)
+		case st.typeURL == clusterType && p.target.sets[endpointType].byName[r.Name] != nil:
+			e.warming[r.Name] = true
+			if endpoints := p.types[endpointType]; !endpoints.names[r.Name] {
+				endpoints.change([]string{r.Name}, nil, nil)
+			}
+		}
 	}
-	return refused
+	answer := func() {
+		if refused {
+			p.refusedStep(st.typeURL, "no")
+		} else {
+			p.acknowledged(st.typeURL)
+		}
+	}
+	if st.typeURL == clusterType {
+		e.answer = answer
+	} else {
+		answer()
+	}
+	if len(e.warming) == 0 && e.answer != nil {
+		e.answer()
+		e.answer = nil
+	}
 }
 
 // dangling is a chain whose cluster Envoy does not have, though it had a chance to.
@@ -54,12 +83,13 @@ func (e *modelEnvoy) dangling(t *testing.T, refused map[string]bool) string {
 func TestPublisherOverRandomChanges(t *testing.T) {
 	for seed := range uint64(60) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
-		e := &modelEnvoy{has: map[string]map[string]*discovery.Resource{}, refuses: map[string]bool{}}
+		e := &modelEnvoy{has: map[string]map[string]*discovery.Resource{}, refuses: map[string]bool{}, warming: map[string]bool{}}
 		for _, typeURL := range servedTypes {
 			e.has[typeURL] = map[string]*discovery.Resource{}
 		}
 		p := newPublisher(emptySnapshot())
 		p.subscribe(clusterType, true, nil)
+		p.subscribe(endpointType, false, nil).owesFirst = false
 		p.subscribe(listenerType, true, nil)
 		everRefused := map[string]bool{}
 		for round := range 12 {
@@ -71,7 +101,11 @@ func TestPublisherOverRandomChanges(t *testing.T) {
 			}
 			proxy := page(names...)
 			for i := range proxy.Spec.Backends {
-				proxy.Spec.Backends[i].TimeoutSeconds = int32(1 + round%3)
+				b := &proxy.Spec.Backends[i]
+				b.TimeoutSeconds = int32(1 + round%3)
+				if b.TargetService == "konnectivity-server" && b.Attachment != "a" {
+					b.Addresses = []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}[:1+round/2%3]
+				}
 			}
 			snap := mustBuild(t, proxy, Options{})
 			clear(e.refuses)
@@ -91,11 +125,7 @@ func TestPublisherOverRandomChanges(t *testing.T) {
 				if steps++; steps > 200 {
 					t.Fatalf("seed %d round %d: no rest after %d steps", seed, round, steps)
 				}
-				if e.apply(st) {
-					p.refusedStep("no")
-				} else {
-					p.acknowledged()
-				}
+				e.take(p, st)
 				if problem := e.dangling(t, everRefused); problem != "" {
 					t.Fatalf("seed %d round %d: %s", seed, round, problem)
 				}
@@ -106,6 +136,9 @@ func TestPublisherOverRandomChanges(t *testing.T) {
 						t.Fatalf("seed %d round %d: %s did not arrive", seed, round, r.Name)
 					}
 				}
+			}
+			if len(p.inFlight) > 0 {
+				t.Fatalf("seed %d round %d: Envoy waits for %v", seed, round, e.warming)
 			}
 			if len(e.refuses) == 0 {
 				for _, typeURL := range []string{clusterType, listenerType} {

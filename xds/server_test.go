@@ -393,12 +393,41 @@ func TestEndpointsMoveWithoutTheirCluster(t *testing.T) {
 		}
 	}
 	p.Apply(testInfra, mustBuild(t, changed, Options{}))
-	c.ack(c.expect(clusterType, []string{target}, nil))
+	cluster := c.expect(clusterType, []string{target}, nil) // Envoy acknowledges it when it is warm
 	c.ack(c.expect(endpointType, []string{target}, nil))
+	c.ack(cluster)
 	// A name that nobody has is answered, so that nobody waits for it.
 	c.ask(endpointType, "clusters/a/nothing")
 	c.ack(c.expect(endpointType, nil, []string{"clusters/a/nothing"}))
 	p.settled(t, testInfra)
+}
+
+func TestRefusedEndpointsDoNotHoldUpTheRest(t *testing.T) {
+	headless := func(addresses ...string) *Snapshot {
+		proxy := page("a")
+		proxy.Spec.Backends[2].Addresses = addresses
+		return mustBuild(t, proxy, Options{})
+	}
+	const target = "clusters/a/oauth-openshift"
+	p := serveInProcess(t)
+	p.Apply(testInfra, headless("10.0.0.1", "10.0.0.2"))
+	c := connectDelta(t, p, testInfra, "pod-1")
+	c.ask(clusterType)
+	c.expect(clusterType, targetsOf("a"), nil) // not acknowledged: it never gets warm
+	c.ask(endpointType, target)
+	c.nack(c.expect(endpointType, []string{target}, nil), "no such address")
+	c.ask(listenerType)
+	c.ack(c.expect(listenerType, bothListeners, nil))
+	p.settled(t, testInfra)
+	if st := p.Status(testInfra)[0]; st.Error != "clusterloadassignment "+target+": no such address" || st.Acknowledged != "" {
+		t.Errorf("status %+v", st)
+	}
+	p.Apply(testInfra, headless("10.0.0.1", "10.0.0.3"))
+	c.ack(c.expect(endpointType, []string{target}, nil))
+	p.settled(t, testInfra)
+	if st := p.Status(testInfra)[0]; st.Error != "" || st.Acknowledged != p.Version(testInfra) {
+		t.Errorf("status once fixed %+v", st)
+	}
 }
 
 func TestAnUnknownTypeIsIgnored(t *testing.T) {

@@ -138,7 +138,7 @@ func (ses *session) next(w wire) (send func() error) {
 	for {
 		latest := ses.infra.latest.Load()
 		newer := latest.seq > ses.working.seq
-		if newer && ses.pub.inFlight == nil && (ses.resting || ses.pub.troubled()) {
+		if newer && len(ses.pub.inFlight) == 0 && (ses.resting || ses.pub.troubled()) {
 			ses.working, ses.resting, newer = latest, false, false
 			ses.pub.retarget(latest.snap)
 		}
@@ -151,7 +151,7 @@ func (ses *session) next(w wire) (send func() error) {
 			ses.metrics.pushes.WithLabelValues(ses.infra.name, shortType(st.typeURL)).Inc()
 			return w.encode(ses.pub, st, nonce)
 		}
-		if ses.pub.inFlight != nil {
+		if len(ses.pub.inFlight) > 0 {
 			return nil
 		}
 		ses.rest()
@@ -173,7 +173,7 @@ func (ses *session) handle(req *request) {
 	if sub != nil && sub.nonce != req.nonce && req.wholeState {
 		return // it speaks of an older response; the answer to the newer one will repeat what it asks for
 	}
-	if st := ses.pub.inFlight; st != nil && st.typeURL == req.typeURL && req.nonce == sub.nonce {
+	if st := ses.pub.inFlight[req.typeURL]; st != nil && req.nonce == sub.nonce {
 		ses.answer(st, req)
 	}
 	req.subscribe(ses.pub, sub)
@@ -184,12 +184,12 @@ func (ses *session) answer(st *step, req *request) {
 	kind := shortType(st.typeURL)
 	if req.errorDetail == nil {
 		ses.metrics.acks.WithLabelValues(ses.infra.name, kind).Inc()
-		ses.pub.acknowledged()
+		ses.pub.acknowledged(req.typeURL)
 		return
 	}
 	ses.metrics.nacks.WithLabelValues(ses.infra.name, kind).Inc()
 	ses.log.Warn("Envoy refused a response", "type", kind, "resources", len(st.add), "error", req.errorDetail.GetMessage())
-	ses.pub.refusedStep(req.errorDetail.GetMessage())
+	ses.pub.refusedStep(req.typeURL, req.errorDetail.GetMessage())
 }
 
 // rest books that nothing is left to send. An Envoy that has not asked for its listeners yet is

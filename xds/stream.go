@@ -93,7 +93,7 @@ func (svc *service) serve(w wire) error {
 		if ses == nil {
 			continue
 		}
-		if send := ses.next(w); send != nil {
+		for send := ses.next(w); send != nil; send = ses.next(w) {
 			if err := send(); err != nil {
 				return err
 			}
