@@ -346,6 +346,38 @@ func TestConversations(t *testing.T) {
 			> 04 REQUEST server=192.0.2.2 requested=192.0.2.101
 			< ACK 192.0.2.101 -> 04
 		`,
+		"nor the lease of who looks for an address again": lease + `
+			> 01 DISCOVER
+			< OFFER 192.0.2.100 -> 01
+			> 02 DISCOVER
+			> 02 REQUEST server=192.0.2.2 requested=192.0.2.101
+			< ACK 192.0.2.101 -> 02
+			> 03 DISCOVER
+			> 03 REQUEST server=192.0.2.2 requested=192.0.2.102
+			< ACK 192.0.2.102 -> 03
+			> 04 DISCOVER
+			< silence
+			after 30m
+			> 01 REQUEST ciaddr=192.0.2.100 to=192.0.2.2:67 from=192.0.2.100:68
+			< ACK 192.0.2.100 -> 192.0.2.100:68
+			after 31m
+			> 04 DISCOVER
+			< OFFER 192.0.2.101 -> 04
+		`,
+		"a move that cannot be written leaves the old lease": lease + `
+			reserve 01 192.0.2.60
+			> 01 DISCOVER
+			< OFFER 192.0.2.60 -> 01
+			store fails
+			> 01 REQUEST server=192.0.2.2 requested=192.0.2.60
+			< silence
+			> 02 DISCOVER requested=192.0.2.100
+			< OFFER 192.0.2.101 -> 02
+			> 01 REQUEST ciaddr=192.0.2.100 to=192.0.2.2:67 from=192.0.2.100:68
+			store works
+			> 01 REQUEST ciaddr=192.0.2.100 to=192.0.2.2:67 from=192.0.2.100:68
+			< ACK 192.0.2.100 -> 192.0.2.100:68
+		`,
 
 		"INIT-REBOOT": lease + `
 			> 01 REQUEST requested=192.0.2.100

@@ -15,8 +15,8 @@ type verdict struct {
 	yiaddr netip.Addr
 	// reason of a NAK, for the client's log; of silence, for the metric.
 	reason string
-	// changes must be durable before the answer leaves.
-	changes []*Lease
+	// change must be durable before the answer leaves.
+	change *Lease
 }
 
 func ignore(reason string) verdict { return verdict{reason: reason} }
@@ -153,7 +153,7 @@ func (t *table) rebinding(r *request, now time.Time) verdict {
 }
 
 func (t *table) granted(r *request, addr netip.Addr, now time.Time) verdict {
-	return verdict{kind: dhcpv4.MessageTypeAck, yiaddr: addr, changes: t.grant(r, addr, now)}
+	return verdict{kind: dhcpv4.MessageTypeAck, yiaddr: addr, change: t.grant(r, addr, now)}
 }
 
 // releasing takes a lease back (section 4.3.4).
@@ -165,7 +165,7 @@ func (t *table) releasing(r *request, now time.Time) verdict {
 	if b == nil || b.lease == nil || b.lease.MAC != r.mac || b.lease.State != StateActive {
 		return ignore(dropNotHolder)
 	}
-	return verdict{changes: []*Lease{t.release(b, now)}}
+	return verdict{change: t.release(b, now)}
 }
 
 // declining takes an address out of use (section 4.3.3), on the word of the client that has it.
@@ -182,7 +182,7 @@ func (t *table) declining(r *request, now time.Time) verdict {
 	if !leased && !offered {
 		return ignore(dropNotHolder)
 	}
-	return verdict{changes: []*Lease{t.decline(r, b, now)}}
+	return verdict{change: t.decline(r, b, now)}
 }
 
 // target says where an answer goes (RFC 2131 section 4.1).

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -53,13 +54,13 @@ type Server struct {
 	wake chan struct{} // has a token while pending may have jobs
 }
 
-// job is an answer that waits for its leases to be durable. Without an answer, conn is nil.
+// job is an answer that waits for its lease to be durable. Without an answer, conn is nil.
 type job struct {
-	changes []*Lease
-	kind    dhcpv4.MessageType
-	reply   []byte
-	to      Target
-	conn    Conn
+	change *Lease
+	kind   dhcpv4.MessageType
+	reply  []byte
+	to     Target
+	conn   Conn
 }
 
 // NewServer loads the leases. The Server says nothing before Apply and Run.
@@ -185,7 +186,7 @@ func (s *Server) handle(conn Conn, packet *Packet) {
 			"relay", r.giaddr, "answer", v.kind, "address", v.yiaddr, "reason", v.reason)
 	}
 	switch {
-	case len(v.changes) > 0:
+	case v.change != nil:
 		select {
 		case s.wake <- struct{}{}:
 		default:
@@ -207,11 +208,11 @@ func (s *Server) process(conn Conn, packet *Packet, r *request) (job, verdict) {
 	}
 	v := s.table.decide(r, packet.Destination.Addr() == s.table.serverIP(), s.now())
 	s.noteExhaustion(r, &v)
-	j := job{changes: v.changes, kind: v.kind}
+	j := job{change: v.change, kind: v.kind}
 	if v.kind != dhcpv4.MessageTypeNone {
 		j.conn, j.to, j.reply = conn, target(packet, r, &v), s.table.model.reply(r, v.kind, v.yiaddr, v.reason)
 	}
-	if len(v.changes) > 0 {
+	if v.change != nil {
 		s.pending = append(s.pending, j)
 	}
 	return j, v
@@ -274,18 +275,16 @@ func (s *Server) commit(ctx context.Context, failing *bool) bool {
 	}
 
 	// Of several changes to one address the last one counts.
-	var leases []Lease
-	place := make(map[[4]byte]int, len(batch))
+	leases := make([]Lease, 0, len(batch))
+	place := make(map[netip.Addr]int, len(batch))
 	for i := range batch {
-		for _, change := range batch[i].changes {
-			key := change.Address.As4()
-			if n, twice := place[key]; twice {
-				leases[n] = *change
-				continue
-			}
-			place[key] = len(leases)
-			leases = append(leases, *change)
+		change := batch[i].change
+		if n, twice := place[change.Address]; twice {
+			leases[n] = *change
+			continue
 		}
+		place[change.Address] = len(leases)
+		leases = append(leases, *change)
 	}
 	start := time.Now()
 	errs := s.store.Put(ctx, leases)
@@ -296,15 +295,15 @@ func (s *Server) commit(ctx context.Context, failing *bool) bool {
 	s.mu.Lock()
 	now := s.now()
 	for i := range batch {
-		written[i] = true
-		for _, change := range batch[i].changes {
-			if errs == nil || errs[place[change.Address.As4()]] == nil {
-				s.table.confirm(change)
-				continue
-			}
-			failed = errs[place[change.Address.As4()]]
-			written[i] = false
+		change := batch[i].change
+		if errs != nil && errs[place[change.Address]] != nil {
+			failed = errs[place[change.Address]]
 			s.table.revert(change, now)
+			continue
+		}
+		written[i] = true
+		if follows := s.table.confirm(change, now); follows != nil {
+			s.pending = append(s.pending, job{change: follows})
 		}
 	}
 	s.mu.Unlock()

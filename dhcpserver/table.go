@@ -45,6 +45,8 @@ type binding struct {
 	// durable is the lease that the store is known to have.
 	durable *Lease
 	offer   *offer
+	// leaves is where the client of the lease had another one before, until the lease is durable.
+	leaves *binding
 	// index in the heap, -1 outside of it; freeAt is the heap's key.
 	index  int
 	freeAt time.Time
@@ -131,11 +133,16 @@ func (t *table) free(addr netip.Addr, mac MAC, now time.Time) bool {
 		return true
 	case b.offer != nil && b.offer.mac != mac:
 		return false
-	case b.lease == nil || b.lease.State == StateReleased || !now.Before(b.lease.Expires):
+	case !b.taken(now):
 		return true
 	default:
 		return b.lease.State == StateActive && b.lease.MAC == mac
 	}
+}
+
+// taken tells whether a client holds the address, or it is in quarantine.
+func (b *binding) taken(now time.Time) bool {
+	return b.lease != nil && b.lease.State != StateReleased && now.Before(b.lease.Expires)
 }
 
 // choose finds the address for a client that looks for one (RFC 2131 section 4.3.1).
@@ -160,7 +167,7 @@ func (t *table) choose(mac MAC, requested netip.Addr, now time.Time) (netip.Addr
 		return t.used[0].addr, true
 	}
 	for e := t.offerAge.Front(); e != nil; e = e.Next() {
-		if o := e.Value.(*offer); t.model.pool.contains(o.binding.addr) {
+		if o := e.Value.(*offer); t.model.pool.contains(o.binding.addr) && !o.binding.taken(now) {
 			addr := o.binding.addr
 			t.withdraw(o)
 			return addr, true
@@ -264,9 +271,8 @@ func (t *table) set(b *binding, lease Lease) *Lease {
 	return b.lease
 }
 
-// grant gives a free address to a client and returns the leases to be written: the new one, and
-// the end of the one that the client had elsewhere.
-func (t *table) grant(r *request, addr netip.Addr, now time.Time) []*Lease {
+// grant gives a free address to a client and returns the lease to be written.
+func (t *table) grant(r *request, addr netip.Addr, now time.Time) *Lease {
 	if o := t.offers[r.mac]; o != nil {
 		t.withdraw(o)
 	}
@@ -281,17 +287,12 @@ func (t *table) grant(r *request, addr netip.Addr, now time.Time) []*Lease {
 	if b.lease != nil && b.lease.MAC == r.mac && b.lease.Live(now) {
 		lease.Start = b.lease.Start
 	}
-	var changes []*Lease
 	if old := t.byMAC[r.mac]; old != nil && old != b {
+		// The client has the old lease until it gets the ACK of the new one.
+		b.leaves = old
 		delete(t.byMAC, r.mac)
-		if old.lease.Live(now) {
-			ended := *old.lease
-			ended.State, ended.Expires = StateReleased, now
-			changes = append(changes, t.set(old, ended))
-			delete(t.byMAC, r.mac)
-		}
 	}
-	return append(changes, t.set(b, lease))
+	return t.set(b, lease)
 }
 
 // release ends a lease and keeps its binding.
@@ -314,8 +315,21 @@ func (t *table) decline(r *request, b *binding, now time.Time) *Lease {
 	})
 }
 
-// confirm notes that a change is durable.
-func (t *table) confirm(change *Lease) { t.byAddr[change.Address].durable = change }
+// confirm notes that a change is durable. It returns a change that follows from it, if any: the
+// client has moved, and its old lease is over.
+func (t *table) confirm(change *Lease, now time.Time) *Lease {
+	b := t.byAddr[change.Address]
+	b.durable = change
+	if b.lease != change || b.leaves == nil {
+		return nil
+	}
+	old := b.leaves
+	b.leaves = nil
+	if old.lease == nil || old.lease.MAC != change.MAC || !old.lease.Live(now) {
+		return nil
+	}
+	return t.release(old, now)
+}
 
 // revert undoes a grant that could not be written, unless a later change has replaced it. The address
 // stays offered to the client, which will ask again. The end of a lease is not undone: the client
@@ -328,6 +342,10 @@ func (t *table) revert(change *Lease, now time.Time) {
 	t.forget(b)
 	b.lease = b.durable
 	t.remember(b)
+	if b.leaves != nil {
+		t.remember(b.leaves)
+		b.leaves = nil
+	}
 	if t.model != nil && t.free(b.addr, change.MAC, now) {
 		t.offer(change.MAC, b.addr, now)
 	}
