@@ -37,14 +37,16 @@ type AttachmentReport struct {
 	Status     v1alpha1.InfraClusterAttachmentStatus `json:"status"`
 }
 
-// Statuses knows since when each condition is as it is, and logs each change once. It is safe for any number of
-// goroutines.
+// Statuses knows since when each condition is as it is, logs each change once, and is a prometheus.Collector of what
+// was reported last. It is safe for any number of goroutines.
 type Statuses struct {
 	log   *slog.Logger
 	clock func() time.Time
 
 	mu         sync.Mutex
 	conditions map[string][]metav1.Condition // by "Kind namespace/name"
+	reported   []InfraReport                 // last
+	sources    map[source]time.Time          // since when each is known
 }
 
 // NewStatuses starts with no history.
@@ -79,6 +81,8 @@ func (s *Statuses) Report(result *plan.Result, serving map[string]Serving) ([]In
 			s.log.Info("object is gone", "object", object)
 		}
 	}
+	s.reported = infras
+	s.noteSources()
 	return infras, orphans
 }
 

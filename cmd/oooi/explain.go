@@ -55,6 +55,12 @@ The answer comes from a running server, or from manifests with --config-dir.`,
   oooi explain --config-dir examples/two-clusters --source 192.0.2.117 --sni api.example-hcp-b.clusters.example.com`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case sni != "" && dns != "":
+				return usageError("--sni and --dns exclude each other: ask about a connection or about a name")
+			case configDir != "" && cmd.Flags().Changed("server"):
+				return usageError("--config-dir and --server exclude each other: the answer comes from manifests or from a server")
+			}
 			if err := checkOutput(output, "text", "json"); err != nil {
 				return err
 			}
@@ -87,8 +93,6 @@ The answer comes from a running server, or from manifests with --config-dir.`,
 	cmd.Flags().StringVar(&configDir, "config-dir", "", "answer from the manifests of this folder, without a server")
 	serverFlag(cmd, &server)
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
-	cmd.MarkFlagsMutuallyExclusive("sni", "dns")
-	cmd.MarkFlagsMutuallyExclusive("config-dir", "server")
 	return cmd
 }
 

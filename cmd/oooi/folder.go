@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/densityops/oooi/dhcpserver"
@@ -25,6 +27,8 @@ type folder struct {
 	source   *files.Source
 	memory   *watch.Memory
 	statuses *watch.Statuses
+	metrics  *prometheus.Registry
+	planTime prometheus.Histogram
 
 	mu      sync.Mutex
 	objects *plan.Objects
@@ -37,11 +41,22 @@ func newFolder(log *slog.Logger, s *settings, server *serve.Server, source *file
 	if err != nil {
 		return nil, err
 	}
-	return &folder{
+	f := &folder{
 		log: log, settings: s, server: server, source: source, memory: memory,
 		statuses: watch.NewStatuses(log, time.Now),
-		changed:  make(chan struct{}, 1),
-	}, nil
+		metrics:  prometheus.NewRegistry(),
+		planTime: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "oooi_plan_seconds", Help: "How long one plan of all objects took.",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 8),
+		}),
+		changed: make(chan struct{}, 1),
+	}
+	problems := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "oooi_manifest_problems", Help: "What is wrong with manifests whose last good state is served.",
+	}, func() float64 { return float64(len(source.Problems())) })
+	f.metrics.MustRegister(f.statuses, f.planTime, problems,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return f, nil
 }
 
 // setObjects takes the complete set of objects; the newest one counts.
@@ -74,8 +89,10 @@ func (f *folder) run(ctx context.Context, leasesChanged <-chan struct{}) error {
 }
 
 func (f *folder) plan(objects plan.Objects) {
+	started := time.Now()
 	f.memory.Recall(&objects)
 	result := plan.Plan(plan.Input{Objects: objects, Leases: f.leases()})
+	f.planTime.Observe(time.Since(started).Seconds())
 	// Remembered before it is served: a restart at any instant knows at least what was served.
 	if err := f.memory.Keep(result); err != nil {
 		f.log.Error("sources of workers are not remembered over a restart", "error", err)

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -55,9 +54,11 @@ func (f *folder) serveHTTP(ctx context.Context, address string) error {
 
 func (f *folder) handler() http.Handler {
 	mux := http.NewServeMux()
-	process := prometheus.NewRegistry()
-	process.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	mux.Handle("GET /metrics", promhttp.HandlerFor(prometheus.Gatherers{process, f.server}, promhttp.HandlerOpts{}))
+	metrics := promhttp.HandlerFor(prometheus.Gatherers{f.metrics, f.server}, promhttp.HandlerOpts{})
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+		f.report()
+		metrics.ServeHTTP(w, r)
+	})
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := f.server.Ready(); err != nil {

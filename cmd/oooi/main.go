@@ -43,7 +43,7 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	switch {
 	case err == nil:
 		return exitDone
-	case errors.Is(err, errUsage) || strings.HasPrefix(err.Error(), "unknown command") || strings.HasPrefix(err.Error(), "required flag"):
+	case errors.Is(err, errUsage):
 		fmt.Fprintf(stderr, "oooi: %s; see %s --help\n", oneLine(strings.TrimPrefix(err.Error(), errUsage.Error()+": ")), command.CommandPath())
 		return exitUsage
 	default:

@@ -35,6 +35,9 @@ each view. Exit status 1 when a manifest is wrong or an Infra would not be Ready
 			if configDir == "" {
 				return usageError("--config-dir is missing: name the folder with the manifests")
 			}
+			if xdsOnly && dnsOnly {
+				return usageError("--xds and --dns exclude each other")
+			}
 			if err := checkOutput(output, "yaml", "json"); err != nil {
 				return err
 			}
@@ -58,7 +61,6 @@ each view. Exit status 1 when a manifest is wrong or an Infra would not be Ready
 	cmd.Flags().StringVarP(&output, "output", "o", "yaml", "yaml or json")
 	cmd.Flags().BoolVar(&xdsOnly, "xds", false, "the exact Envoy resources as JSON, per Infra")
 	cmd.Flags().BoolVar(&dnsOnly, "dns", false, "the names and answers of each view, per Infra")
-	cmd.MarkFlagsMutuallyExclusive("xds", "dns")
 	return cmd
 }
 
