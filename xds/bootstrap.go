@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
@@ -49,8 +50,8 @@ type BootstrapConfig struct {
 // Envoy waits for the control plane as long as it takes and never starts with a part.
 func Bootstrap(config BootstrapConfig) ([]byte, error) {
 	switch {
-	case config.Infra == "":
-		return nil, errors.New("bootstrap: the Infra is missing, NAMESPACE/NAME")
+	case !isInfraName(config.Infra):
+		return nil, fmt.Errorf("bootstrap: Infra %q is not NAMESPACE/NAME", config.Infra)
 	case config.NodeID == "":
 		return nil, errors.New("bootstrap: the node id is missing")
 	case config.XDSHost == "":
@@ -97,6 +98,12 @@ func Bootstrap(config BootstrapConfig) ([]byte, error) {
 		return nil, fmt.Errorf("bootstrap: %w", err)
 	}
 	return yaml.JSONToYAML(text)
+}
+
+// isInfraName tells whether a name is NAMESPACE/NAME.
+func isInfraName(name string) bool {
+	namespace, rest, ok := strings.Cut(name, "/")
+	return ok && namespace != "" && rest != "" && !strings.Contains(rest, "/")
 }
 
 func hostPort(address string) (*core.Address, error) {

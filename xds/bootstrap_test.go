@@ -39,7 +39,8 @@ func TestBootstrap(t *testing.T) {
 
 func TestBootstrapRefuses(t *testing.T) {
 	for want, change := range map[string]func(*BootstrapConfig){
-		"bootstrap: the Infra is missing, NAMESPACE/NAME":                               func(c *BootstrapConfig) { c.Infra = "" },
+		`bootstrap: Infra "" is not NAMESPACE/NAME`:                                     func(c *BootstrapConfig) { c.Infra = "" },
+		`bootstrap: Infra "a/b/c" is not NAMESPACE/NAME`:                                func(c *BootstrapConfig) { c.Infra = "a/b/c" },
 		"bootstrap: the node id is missing":                                             func(c *BootstrapConfig) { c.NodeID = "" },
 		"bootstrap: the host of the control plane is missing":                           func(c *BootstrapConfig) { c.XDSHost = "" },
 		"bootstrap: port 0 of the control plane is out of range":                        func(c *BootstrapConfig) { c.XDSPort = 0 },

@@ -10,6 +10,7 @@ import (
 
 	matcher "github.com/cncf/xds/go/xds/type/matcher/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/densityops/oooi/api/v1alpha1"
 )
@@ -40,6 +41,7 @@ func Build(proxy *v1alpha1.ProxyServer, opts Options) (*Snapshot, error) {
 		listeners: map[string]*listener{},
 		ports:     map[int32]string{},
 		sources:   map[string]string{},
+		claims:    map[string]claim{},
 		backends:  map[string]bool{},
 	}
 	snap, err := b.build(&proxy.Spec)
@@ -58,7 +60,14 @@ type builder struct {
 	listeners map[string]*listener
 	ports     map[int32]string  // port -> listener
 	sources   map[string]string // address -> attachment
+	claims    map[string]claim  // by attachment
 	backends  map[string]bool
+}
+
+// claim is what an attachment claimed last: its backends that match by source all name the same sources.
+type claim struct {
+	prefixes  []string
+	addresses []string
 }
 
 // target is one Service of one attachment: it becomes a filter chain and a cluster of the same name.
@@ -66,7 +75,8 @@ type target struct {
 	name    string
 	backend *v1alpha1.Backend // the first that led here
 	chain   *listenerv3.FilterChain
-	action  *matcher.Matcher_OnMatch // leads to the chain
+	onMatch *matcher.Matcher_OnMatch // leads to the chain
+	action  []byte                   // the same in wire format
 }
 
 // listener is what one listener is to match.
@@ -115,8 +125,13 @@ func (b *builder) build(spec *v1alpha1.ProxyServerSpec) (*Snapshot, error) {
 			resources[endpointType] = append(resources[endpointType], namedMessage{name, endpoints})
 		}
 	}
-	for name, l := range b.listeners {
-		message, err := b.buildListener(l)
+	m, err := newMatchers()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(b.listeners)) {
+		l := b.listeners[name]
+		message, err := b.buildListener(l, m)
 		if err != nil {
 			return nil, fmt.Errorf("listener %q: %w", name, err)
 		}
@@ -210,6 +225,9 @@ func validServerName(name string) bool {
 
 // claimSources reads the /32s of a backend and books them for its attachment.
 func (b *builder) claimSources(backend *v1alpha1.Backend) ([]string, error) {
+	if last := b.claims[backend.Attachment]; slices.Equal(last.prefixes, backend.SourcePrefixRanges) {
+		return last.addresses, nil
+	}
 	sources := make([]string, 0, len(backend.SourcePrefixRanges))
 	for _, prefix := range backend.SourcePrefixRanges {
 		address := strings.TrimSuffix(prefix, "/32")
@@ -222,6 +240,7 @@ func (b *builder) claimSources(backend *v1alpha1.Backend) ([]string, error) {
 		b.sources[address] = backend.Attachment
 		sources = append(sources, address)
 	}
+	b.claims[backend.Attachment] = claim{backend.SourcePrefixRanges, sources}
 	return sources, nil
 }
 
@@ -234,11 +253,15 @@ func (b *builder) target(backend *v1alpha1.Backend) (*target, error) {
 		if err != nil {
 			return nil, err
 		}
-		action, err := chainAction(name)
+		onMatch, err := chainAction(name)
 		if err != nil {
 			return nil, err
 		}
-		t = &target{name: name, backend: backend, chain: chain, action: action}
+		action, err := proto.MarshalOptions{Deterministic: true}.Marshal(onMatch)
+		if err != nil {
+			return nil, fmt.Errorf("filter chain action %s: %w", name, err)
+		}
+		t = &target{name: name, backend: backend, chain: chain, onMatch: onMatch, action: action}
 		b.targets[name] = t
 		return t, nil
 	}

@@ -133,67 +133,142 @@ func TestBuildRefuses(t *testing.T) {
 		opts   Options
 		want   string // after "ProxyServer clusters/tenant-vlan100-proxy: "
 	}{
-		{"a server address that is none", func(s *v1alpha1.ProxyServerSpec) { s.NetworkConfig.ServerIP = "proxy" }, Options{},
-			`networkConfig.serverIP "proxy" is not an IPv4 address`},
-		{"an IPv6 server address", func(s *v1alpha1.ProxyServerSpec) { s.NetworkConfig.ServerIP = "2001:db8::1" }, Options{},
-			`networkConfig.serverIP "2001:db8::1" is not an IPv4 address`},
-		{"a name in two attachments", func(s *v1alpha1.ProxyServerSpec) { s.Backends[7].Hostname = "API.a.clusters.example.com." }, Options{},
-			`backend "b-kube-apiserver": hostname "api.a.clusters.example.com" leads to clusters/a/kube-apiserver already`},
-		{"a name with two targets", func(s *v1alpha1.ProxyServerSpec) { s.Backends[2].Hostname = s.Backends[api].Hostname }, Options{},
-			`backend "a-oauth-openshift": hostname "api.a.clusters.example.com" leads to clusters/a/kube-apiserver already`},
-		{"a source in two attachments", func(s *v1alpha1.ProxyServerSpec) {
-			s.Backends[7+alias].SourcePrefixRanges = s.Backends[alias].SourcePrefixRanges
-		}, Options{},
-			`backend "b-kubernetes-hostname": source 192.0.2.97/32 belongs to attachment "a" already`},
+		{
+			"a server address that is none", func(s *v1alpha1.ProxyServerSpec) { s.NetworkConfig.ServerIP = "proxy" },
+			Options{},
+			`networkConfig.serverIP "proxy" is not an IPv4 address`,
+		},
+		{
+			"an IPv6 server address", func(s *v1alpha1.ProxyServerSpec) { s.NetworkConfig.ServerIP = "2001:db8::1" },
+			Options{},
+			`networkConfig.serverIP "2001:db8::1" is not an IPv4 address`,
+		},
+		{
+			"a name in two attachments", func(s *v1alpha1.ProxyServerSpec) { s.Backends[7].Hostname = "API.a.clusters.example.com." },
+			Options{},
+			`backend "b-kube-apiserver": hostname "api.a.clusters.example.com" leads to clusters/a/kube-apiserver already`,
+		},
+		{
+			"a name with two targets", func(s *v1alpha1.ProxyServerSpec) { s.Backends[2].Hostname = s.Backends[api].Hostname },
+			Options{},
+			`backend "a-oauth-openshift": hostname "api.a.clusters.example.com" leads to clusters/a/kube-apiserver already`,
+		},
+		{
+			"a source in two attachments", func(s *v1alpha1.ProxyServerSpec) {
+				s.Backends[7+alias].SourcePrefixRanges = s.Backends[alias].SourcePrefixRanges
+			},
+			Options{},
+			`backend "b-kubernetes-hostname": source 192.0.2.97/32 belongs to attachment "a" already`,
+		},
 		{"a source with two targets", func(s *v1alpha1.ProxyServerSpec) {
 			s.Backends[3].Hostname, s.Backends[3].SourcePrefixRanges = "", s.Backends[alias].SourcePrefixRanges
 		}, Options{}, `listener "https": source 192.0.2.97 leads to both clusters/a/ignition-server-proxy and clusters/a/kube-apiserver`},
-		{"an alias for every source", func(s *v1alpha1.ProxyServerSpec) { s.Backends[7+alias].SourcePrefixRanges = nil }, Options{},
-			`backend "b-kubernetes-hostname": hostname "kubernetes" leads to clusters/a/kube-apiserver by source already`},
-		{"an alias for every source, first", func(s *v1alpha1.ProxyServerSpec) { s.Backends[alias].SourcePrefixRanges = nil }, Options{},
-			`backend "b-kubernetes-hostname": hostname "kubernetes" leads to clusters/a/kube-apiserver from any source already`},
-		{"a source range", func(s *v1alpha1.ProxyServerSpec) { s.Backends[nameless].SourcePrefixRanges = []string{"192.0.2.0/24"} }, Options{},
-			`backend "a-kubernetes-ip": source "192.0.2.0/24" is not an IPv4 /32`},
-		{"a source without a length", func(s *v1alpha1.ProxyServerSpec) { s.Backends[nameless].SourcePrefixRanges = []string{"192.0.2.7"} }, Options{},
-			`backend "a-kubernetes-ip": source "192.0.2.7" is not an IPv4 /32`},
-		{"an IPv6 source", func(s *v1alpha1.ProxyServerSpec) {
-			s.Backends[nameless].SourcePrefixRanges = []string{"2001:db8::7/32"}
-		}, Options{},
-			`backend "a-kubernetes-ip": source "2001:db8::7/32" is not an IPv4 /32`},
-		{"a hostname that is none", func(s *v1alpha1.ProxyServerSpec) { s.Backends[api].Hostname = "api..example.com" }, Options{},
-			`backend "a-kube-apiserver": hostname "api..example.com" is not a DNS name`},
-		{"a partial wildcard", func(s *v1alpha1.ProxyServerSpec) { s.Backends[api].Hostname = "a*.example.com" }, Options{},
-			`backend "a-kube-apiserver": hostname "a*.example.com" is not a DNS name`},
-		{"a wildcard by source", func(s *v1alpha1.ProxyServerSpec) { s.Backends[alias].Hostname = "*.example.com" }, Options{},
-			`backend "a-kubernetes-hostname": hostname "*.example.com": a wildcard cannot be bound to sources`},
-		{"other names without a first", func(s *v1alpha1.ProxyServerSpec) { s.Backends[alias].Hostname = "" }, Options{},
-			`backend "a-kubernetes-hostname": alternateHostnames need a hostname`},
-		{"one name for two backends", func(s *v1alpha1.ProxyServerSpec) { s.Backends[1].Name = s.Backends[0].Name }, Options{},
-			`backend "a-kube-apiserver": there are two of this name`},
-		{"no attachment", func(s *v1alpha1.ProxyServerSpec) { s.Backends[api].Attachment = "" }, Options{},
-			`backend "a-kube-apiserver": attachment and targetService must be set`},
-		{"no ports", func(s *v1alpha1.ProxyServerSpec) { s.Backends[api].Ports = nil }, Options{},
-			`backend "a-kube-apiserver": ports must name at least one port`},
-		{"a port of nobody", func(s *v1alpha1.ProxyServerSpec) { s.Backends[api].Ports = []int32{8443} }, Options{},
-			`backend "a-kube-apiserver": port 8443 has no shared listener`},
-		{"a listener with two ports", func(s *v1alpha1.ProxyServerSpec) { s.Backends[api].Listener = "external-a" }, Options{},
-			`backend "a-kube-apiserver": listener "external-a" takes one port, not 2`},
-		{"two listeners on a port", func(s *v1alpha1.ProxyServerSpec) { s.Backends[2].Listener = "external-a" }, Options{},
-			`backend "a-oauth-openshift": port 443 is that of listener "https" already`},
+		{
+			"an alias for every source", func(s *v1alpha1.ProxyServerSpec) { s.Backends[7+alias].SourcePrefixRanges = nil },
+			Options{},
+			`backend "b-kubernetes-hostname": hostname "kubernetes" leads to clusters/a/kube-apiserver by source already`,
+		},
+		{
+			"an alias for every source, first", func(s *v1alpha1.ProxyServerSpec) { s.Backends[alias].SourcePrefixRanges = nil },
+			Options{},
+			`backend "b-kubernetes-hostname": hostname "kubernetes" leads to clusters/a/kube-apiserver from any source already`,
+		},
+		{
+			"a source range", func(s *v1alpha1.ProxyServerSpec) { s.Backends[nameless].SourcePrefixRanges = []string{"192.0.2.0/24"} },
+			Options{},
+			`backend "a-kubernetes-ip": source "192.0.2.0/24" is not an IPv4 /32`,
+		},
+		{
+			"a source without a length", func(s *v1alpha1.ProxyServerSpec) { s.Backends[nameless].SourcePrefixRanges = []string{"192.0.2.7"} },
+			Options{},
+			`backend "a-kubernetes-ip": source "192.0.2.7" is not an IPv4 /32`,
+		},
+		{
+			"an IPv6 source", func(s *v1alpha1.ProxyServerSpec) {
+				s.Backends[nameless].SourcePrefixRanges = []string{"2001:db8::7/32"}
+			},
+			Options{},
+			`backend "a-kubernetes-ip": source "2001:db8::7/32" is not an IPv4 /32`,
+		},
+		{
+			"a hostname that is none", func(s *v1alpha1.ProxyServerSpec) { s.Backends[api].Hostname = "api..example.com" },
+			Options{},
+			`backend "a-kube-apiserver": hostname "api..example.com" is not a DNS name`,
+		},
+		{
+			"a partial wildcard", func(s *v1alpha1.ProxyServerSpec) { s.Backends[api].Hostname = "a*.example.com" },
+			Options{},
+			`backend "a-kube-apiserver": hostname "a*.example.com" is not a DNS name`,
+		},
+		{
+			"a wildcard by source", func(s *v1alpha1.ProxyServerSpec) { s.Backends[alias].Hostname = "*.example.com" },
+			Options{},
+			`backend "a-kubernetes-hostname": hostname "*.example.com": a wildcard cannot be bound to sources`,
+		},
+		{
+			"other names without a first", func(s *v1alpha1.ProxyServerSpec) { s.Backends[alias].Hostname = "" },
+			Options{},
+			`backend "a-kubernetes-hostname": alternateHostnames need a hostname`,
+		},
+		{
+			"one name for two backends", func(s *v1alpha1.ProxyServerSpec) { s.Backends[1].Name = s.Backends[0].Name },
+			Options{},
+			`backend "a-kube-apiserver": there are two of this name`,
+		},
+		{
+			"no attachment", func(s *v1alpha1.ProxyServerSpec) { s.Backends[api].Attachment = "" },
+			Options{},
+			`backend "a-kube-apiserver": attachment and targetService must be set`,
+		},
+		{
+			"no ports", func(s *v1alpha1.ProxyServerSpec) { s.Backends[api].Ports = nil },
+			Options{},
+			`backend "a-kube-apiserver": ports must name at least one port`,
+		},
+		{
+			"a port of nobody", func(s *v1alpha1.ProxyServerSpec) { s.Backends[api].Ports = []int32{8443} },
+			Options{},
+			`backend "a-kube-apiserver": port 8443 has no shared listener`,
+		},
+		{
+			"a listener with two ports", func(s *v1alpha1.ProxyServerSpec) { s.Backends[api].Listener = "external-a" },
+			Options{},
+			`backend "a-kube-apiserver": listener "external-a" takes one port, not 2`,
+		},
+		{
+			"two listeners on a port", func(s *v1alpha1.ProxyServerSpec) { s.Backends[2].Listener = "external-a" },
+			Options{},
+			`backend "a-oauth-openshift": port 443 is that of listener "https" already`,
+		},
 		{"one listener on two ports", func(s *v1alpha1.ProxyServerSpec) {
 			s.Backends[2].Listener, s.Backends[2].Ports = "x", []int32{10000}
 			s.Backends[3].Listener, s.Backends[3].Ports = "x", []int32{10001}
 		}, Options{}, `backend "a-ignition-server": listener "x" is on port 10000 already, not 10001`},
-		{"a port too high", func(*v1alpha1.ProxyServerSpec) {}, Options{PortOffset: 60000},
-			`backend "a-kube-apiserver": port 6443 with offset 60000 is out of range`},
-		{"a target port of zero", func(s *v1alpha1.ProxyServerSpec) { s.Backends[3].TargetPort = 0 }, Options{},
-			`backend "a-ignition-server": targetPort 0 is out of range`},
-		{"an address that is none", func(s *v1alpha1.ProxyServerSpec) { s.Backends[3].Addresses = []string{"not a name"} }, Options{},
-			`backend "a-ignition-server": address "not a name" is neither an IP address nor a single DNS name`},
-		{"two DNS names", func(s *v1alpha1.ProxyServerSpec) { s.Backends[3].Addresses = []string{"10.0.0.1", "x.example.com"} }, Options{},
-			`backend "a-ignition-server": address "x.example.com" is neither an IP address nor a single DNS name`},
-		{"two truths about a target", func(s *v1alpha1.ProxyServerSpec) { s.Backends[1].Addresses = []string{"10.0.0.9"} }, Options{},
-			`backend "a-kube-apiserver-internal": target clusters/a/kube-apiserver differs from that of backend "a-kube-apiserver"`},
+		{
+			"a port too high", func(*v1alpha1.ProxyServerSpec) {},
+			Options{PortOffset: 60000},
+			`backend "a-kube-apiserver": port 6443 with offset 60000 is out of range`,
+		},
+		{
+			"a target port of zero", func(s *v1alpha1.ProxyServerSpec) { s.Backends[3].TargetPort = 0 },
+			Options{},
+			`backend "a-ignition-server": targetPort 0 is out of range`,
+		},
+		{
+			"an address that is none", func(s *v1alpha1.ProxyServerSpec) { s.Backends[3].Addresses = []string{"not a name"} },
+			Options{},
+			`backend "a-ignition-server": address "not a name" is neither an IP address nor a single DNS name`,
+		},
+		{
+			"two DNS names", func(s *v1alpha1.ProxyServerSpec) { s.Backends[3].Addresses = []string{"10.0.0.1", "x.example.com"} },
+			Options{},
+			`backend "a-ignition-server": address "x.example.com" is neither an IP address nor a single DNS name`,
+		},
+		{
+			"two truths about a target", func(s *v1alpha1.ProxyServerSpec) { s.Backends[1].Addresses = []string{"10.0.0.9"} },
+			Options{},
+			`backend "a-kube-apiserver-internal": target clusters/a/kube-apiserver differs from that of backend "a-kube-apiserver"`,
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			proxy := page("a", "b")
@@ -206,29 +281,43 @@ func TestBuildRefuses(t *testing.T) {
 	}
 }
 
-// large is an Infra with n attachments and m workers.
-func large(n, m int) *v1alpha1.ProxyServer {
-	var all [][]v1alpha1.Backend
-	for i := range n {
-		var sources []string
-		for j := range m / n {
-			k := i*(m/n) + j
-			sources = append(sources, fmt.Sprintf("10.%d.%d.%d", k>>16, k>>8&255, k&255))
+// Whatever a child says, Build refuses it or gives resources that Envoy's own validation rules accept.
+func FuzzBuild(f *testing.F) {
+	f.Add("192.0.2.4", "api.a.example.com", "*.apps.a.example.com", "10.0.0.1", "192.0.2.7/32", "a", int32(443), int32(6443), int32(30))
+	f.Add("192.0.2.4", "kubernetes", "kubernetes.default.", "svc.example.com", "192.0.2.7/32", "a/b", int32(6443), int32(1), int32(0))
+	f.Add("0.0.0.0", "", "", "::1", "0.0.0.0/32", "ä", int32(443), int32(65535), int32(-1))
+	f.Add("", "*", "*.", "", "/32", "", int32(0), int32(0), int32(1<<30))
+	f.Fuzz(func(t *testing.T, serverIP, hostname, other, address, source, name string, port, targetPort, timeout int32) {
+		proxy := page("b")
+		proxy.Spec.NetworkConfig.ServerIP = serverIP
+		backend := v1alpha1.Backend{
+			Name: name, Attachment: name, Hostname: hostname, Ports: []int32{port}, TargetService: "kube-apiserver",
+			TargetPort: targetPort, Addresses: []string{address}, TimeoutSeconds: timeout,
 		}
-		all = append(all, attachment(fmt.Sprintf("hosted-cluster-%d", i), "172.30.0.1", pagePorts, sources...))
-	}
-	return proxyServer("10.255.0.4", all...)
-}
-
-func BenchmarkBuild(b *testing.B) {
-	for _, size := range []struct{ attachments, workers int }{{10, 100}, {100, 5000}, {1000, 10000}} {
-		b.Run(fmt.Sprintf("%d-%d", size.attachments, size.workers), func(b *testing.B) {
-			proxy := large(size.attachments, size.workers)
-			b.ReportAllocs()
-			for b.Loop() {
-				snap := mustBuild(b, proxy, Options{})
-				b.ReportMetric(float64(snap.size()), "bytes")
+		if other != "" {
+			backend.AlternateHostnames = []string{other}
+		}
+		bySource := backend
+		bySource.Name, bySource.SourcePrefixRanges = name+"-by-source", []string{source}
+		bySource.Hostname, bySource.AlternateHostnames = "", nil
+		proxy.Spec.Backends = append(proxy.Spec.Backends, backend, bySource)
+		snap, err := Build(proxy, Options{})
+		if err != nil {
+			return
+		}
+		for _, set := range snap.sets {
+			for _, r := range set.sorted {
+				m, err := r.GetResource().UnmarshalNew()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := m.(interface{ ValidateAll() error }).ValidateAll(); err != nil {
+					t.Errorf("%s: %v", r.GetName(), err)
+				}
 			}
-		})
-	}
+		}
+		if _, err := json.Marshal(snap); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -9,6 +9,7 @@ import (
 	xdscore "github.com/cncf/xds/go/xds/core/v3"
 	matcher "github.com/cncf/xds/go/xds/type/matcher/v3"
 	inputs "github.com/envoyproxy/go-control-plane/envoy/extensions/matching/common_inputs/network/v3"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -18,6 +19,20 @@ import (
 // IPMatcher and ServerNameMatcher are left alone, being marked as work in progress.
 type matchers struct {
 	serverName, sourceIP, transport *xdscore.TypedExtensionConfig
+	// sourceMaps of the listeners so far: the shared listeners have the same one, and it is by far the largest part.
+	sourceMaps []sourceMap
+}
+
+// sourceMap is the matcher of some sources.
+type sourceMap struct {
+	routes  []sourceRoute
+	matcher *matcher.Matcher
+}
+
+// route is one entry of an exact match map.
+type route struct {
+	key    string
+	target *target
 }
 
 func newMatchers() (*matchers, error) {
@@ -59,16 +74,19 @@ func (m *matchers) tree(l *listener) (*matcher.Matcher, error) {
 	if len(l.names) == 0 {
 		return rest, nil
 	}
-	byName := make(map[string]*matcher.Matcher_OnMatch, len(l.names))
+	names := make([]route, 0, len(l.names))
 	for name, t := range l.names {
-		byName[name] = t.action
+		names = append(names, route{name, t})
 	}
-	root := m.exactMap(m.serverName, byName)
+	slices.SortFunc(names, byKey)
+	root := exactMap(m.serverName, names)
 	if rest != nil {
 		root.OnNoMatch = toMatcher(rest)
 	}
 	return root, nil
 }
+
+func byKey(a, b route) int { return strings.Compare(a.key, b.key) }
 
 // wildcards match by suffix, the longest first.
 func (m *matchers) wildcards(l *listener) []*matcher.Matcher_MatcherList_FieldMatcher {
@@ -82,7 +100,7 @@ func (m *matchers) wildcards(l *listener) []*matcher.Matcher_MatcherList_FieldMa
 	for _, suffix := range suffixes {
 		list = append(list, &matcher.Matcher_MatcherList_FieldMatcher{
 			Predicate: m.single(m.serverName, &matcher.StringMatcher{MatchPattern: &matcher.StringMatcher_Suffix{Suffix: suffix}}),
-			OnMatch:   l.wildcards[suffix].action,
+			OnMatch:   l.wildcards[suffix].onMatch,
 		})
 	}
 	return list
@@ -109,27 +127,46 @@ func (m *matchers) bySource(l *listener) ([]*matcher.Matcher_MatcherList_FieldMa
 
 	var list []*matcher.Matcher_MatcherList_FieldMatcher
 	for _, g := range groups {
-		byAddress := map[string]*matcher.Matcher_OnMatch{}
-		owner := map[string]*target{}
-		for _, route := range g.routes {
-			for _, address := range route.sources {
-				if other := owner[address]; other != nil && other != route.target {
-					return nil, fmt.Errorf("source %s leads to both %s and %s", address, other.name, route.target.name)
-				}
-				owner[address] = route.target
-				byAddress[address] = route.target.action
-			}
+		tree, err := m.sourceMap(g.routes)
+		if err != nil {
+			return nil, err
 		}
 		var predicates []*matcher.Matcher_MatcherList_Predicate
 		for _, name := range g.names {
 			predicates = append(predicates, m.named(name))
 		}
-		list = append(list, &matcher.Matcher_MatcherList_FieldMatcher{
-			Predicate: anyOf(predicates),
-			OnMatch:   toMatcher(m.exactMap(m.sourceIP, byAddress)),
-		})
+		list = append(list, &matcher.Matcher_MatcherList_FieldMatcher{Predicate: anyOf(predicates), OnMatch: toMatcher(tree)})
 	}
 	return list, nil
+}
+
+// sourceMap makes the matcher of some sources, or finds it when another listener has the same.
+func (m *matchers) sourceMap(routes []sourceRoute) (*matcher.Matcher, error) {
+	for _, known := range m.sourceMaps {
+		if slices.EqualFunc(known.routes, routes, sameRoute) {
+			return known.matcher, nil
+		}
+	}
+	total := 0
+	for _, r := range routes {
+		total += len(r.sources)
+	}
+	addresses := make([]route, 0, total)
+	for _, r := range routes {
+		for _, address := range r.sources {
+			addresses = append(addresses, route{address, r.target})
+		}
+	}
+	slices.SortFunc(addresses, byKey)
+	for i := 1; i < len(addresses); i++ {
+		if before, at := addresses[i-1], addresses[i]; before.key == at.key && before.target != at.target {
+			return nil, fmt.Errorf("source %s leads to both %s and %s", at.key, before.target.name, at.target.name)
+		}
+	}
+	addresses = slices.CompactFunc(addresses, func(a, b route) bool { return a.key == b.key })
+	made := exactMap(m.sourceIP, addresses)
+	m.sourceMaps = append(m.sourceMaps, sourceMap{routes, made})
+	return made, nil
 }
 
 func sameRoute(a, b sourceRoute) bool {
@@ -165,12 +202,39 @@ func (m *matchers) single(input *xdscore.TypedExtensionConfig, value *matcher.St
 	}}
 }
 
-func (m *matchers) exactMap(input *xdscore.TypedExtensionConfig, to map[string]*matcher.Matcher_OnMatch) *matcher.Matcher {
+// Field numbers of xds.type.matcher.v3.Matcher.MatcherTree.MatchMap, and of the entries of every map in protobuf.
+const (
+	matchMapField = 1
+	mapKeyField   = 1
+	mapValueField = 2
+)
+
+// exactMap is a matcher that looks an input up in a map; the routes are sorted by key. The entries are written in wire format
+// right away, and travel as the "unknown fields" of the message: it has up to ten thousand of them, all but their
+// keys equal for one target, and making, sorting and walking that many messages costs more than the rest of Build.
+func exactMap(input *xdscore.TypedExtensionConfig, routes []route) *matcher.Matcher {
+	size := func(r route) int {
+		return protowire.SizeTag(mapKeyField) + protowire.SizeBytes(len(r.key)) +
+			protowire.SizeTag(mapValueField) + protowire.SizeBytes(len(r.target.action))
+	}
+	total := 0
+	for _, r := range routes {
+		total += protowire.SizeTag(matchMapField) + protowire.SizeBytes(size(r))
+	}
+	wire := make([]byte, 0, total)
+	for _, r := range routes {
+		wire = protowire.AppendTag(wire, matchMapField, protowire.BytesType)
+		wire = protowire.AppendVarint(wire, uint64(size(r)))
+		wire = protowire.AppendTag(wire, mapKeyField, protowire.BytesType)
+		wire = protowire.AppendString(wire, r.key)
+		wire = protowire.AppendTag(wire, mapValueField, protowire.BytesType)
+		wire = protowire.AppendBytes(wire, r.target.action)
+	}
+	entries := &matcher.Matcher_MatcherTree_MatchMap{}
+	entries.ProtoReflect().SetUnknown(wire)
 	return &matcher.Matcher{MatcherType: &matcher.Matcher_MatcherTree_{MatcherTree: &matcher.Matcher_MatcherTree{
-		Input: input,
-		TreeType: &matcher.Matcher_MatcherTree_ExactMatchMap{
-			ExactMatchMap: &matcher.Matcher_MatcherTree_MatchMap{Map: to},
-		},
+		Input:    input,
+		TreeType: &matcher.Matcher_MatcherTree_ExactMatchMap{ExactMatchMap: entries},
 	}}}
 }
 
@@ -194,7 +258,7 @@ func toMatcher(m *matcher.Matcher) *matcher.Matcher_OnMatch {
 
 // chainAction selects a filter chain by name.
 func chainAction(name string) (*matcher.Matcher_OnMatch, error) {
-	config, err := anypb.New(wrapperspb.String(name))
+	config, err := marshalAny(wrapperspb.String(name))
 	if err != nil {
 		return nil, fmt.Errorf("filter chain action %s: %w", name, err)
 	}

@@ -70,16 +70,12 @@ func buildChain(target string) (*listenerv3.FilterChain, error) {
 
 // buildListener is a listener. Whatever is not a chain or the matcher depends on the listener's name, address and
 // port only, because Envoy drains the whole listener when any of it changes.
-func (b *builder) buildListener(l *listener) (*listenerv3.Listener, error) {
+func (b *builder) buildListener(l *listener, m *matchers) (*listenerv3.Listener, error) {
 	inspector, err := marshalAny(&tlsinspector.TlsInspector{CloseConnectionOnClientHelloParsingErrors: true})
 	if err != nil {
 		return nil, err
 	}
 	log, err := buildAccessLog(l.name)
-	if err != nil {
-		return nil, err
-	}
-	m, err := newMatchers()
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -520,4 +521,53 @@ func chainsOf(t testing.TB, snap *Snapshot, name string) []*listenerv3.FilterCha
 		t.Fatal(err)
 	}
 	return l.GetFilterChains()
+}
+
+// Everything at once, for the race detector: what counts in the end is the last snapshot.
+func TestApplyWhileEverybodyLooks(t *testing.T) {
+	p := serveInProcess(t)
+	snaps := []*Snapshot{
+		mustBuild(t, page("a"), Options{}), mustBuild(t, page("a", "b"), Options{}), mustBuild(t, page("c"), Options{}), mustBuild(t, page(), Options{}),
+	}
+	p.Apply(testInfra, snaps[0])
+	var clients []*deltaClient
+	var waits []func()
+	for i := range 3 {
+		c := connectDelta(t, p, testInfra, fmt.Sprintf("pod-%d", i))
+		c.ask(clusterType)
+		c.ask(listenerType)
+		clients, waits = append(clients, c), append(waits, c.acknowledgeAll())
+	}
+	eventually(t, "all are connected", func() bool { return len(p.Status(testInfra)) == 3 })
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			for j := range 50 {
+				switch {
+				case i == 0:
+					p.Apply(testInfra, snaps[j%len(snaps)])
+				case i == 1 && j%10 == 0:
+					p.Remove("clusters/other")
+					p.Apply("clusters/other", snaps[1])
+				case i == 2:
+					statusOf(t, p, "pod-1")
+				default:
+					p.Status(testInfra)
+					p.Version(testInfra)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	p.Apply(testInfra, snaps[1])
+	p.settled(t, testInfra)
+	for _, st := range p.Status(testInfra) {
+		if st.Acknowledged != snaps[1].Version() || st.Error != "" {
+			t.Errorf("status %+v, want %s", st, snaps[1].Version())
+		}
+	}
+	for i, c := range clients {
+		c.hangUp()
+		waits[i]()
+	}
 }
