@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/txtar"
@@ -20,10 +21,22 @@ import (
 
 var update = flag.Bool("update", false, "rewrite what the tables of bad manifests expect")
 
+var sharedDecoder = sync.OnceValues(newDecoder)
+
+// testDecoder is one for all tests: it has no state of its own, and takes long to make under the race detector.
+func testDecoder(t testing.TB) *decoder {
+	t.Helper()
+	d, err := sharedDecoder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
 // loadErrors are the lines that a folder gives, with the paths below it.
 func loadErrors(t *testing.T, dir string) string {
 	t.Helper()
-	r, err := Load(dir)
+	r, err := load(dir, testDecoder(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,10 +41,15 @@ type Result struct {
 // which only Validate finds fault with is kept as well, so that the plan can say what is wrong with it. The
 // error is about the folder itself.
 func Load(dir string) (Result, error) {
-	f, err := newFolder(dir, nil, slog.New(slog.DiscardHandler))
+	d, err := newDecoder()
 	if err != nil {
 		return Result{}, err
 	}
+	return load(dir, d)
+}
+
+func load(dir string, d *decoder) (Result, error) {
+	f := newFolder(dir, d, nil, slog.New(slog.DiscardHandler))
 	if err := f.start(time.Time{}); err != nil {
 		return Result{}, err
 	}
@@ -89,15 +94,11 @@ func stampOf(info fs.FileInfo) stamp {
 	return s
 }
 
-func newFolder(dir string, st *state, log *slog.Logger) (*folder, error) {
-	d, err := newDecoder()
-	if err != nil {
-		return nil, err
-	}
+func newFolder(dir string, d *decoder, st *state, log *slog.Logger) *folder {
 	return &folder{
 		dir: dir, log: log, decoder: d, store: newStore(), state: st,
 		files: map[string]*file{}, trouble: map[string]Problem{}, odd: map[string]bool{},
-	}, nil
+	}
 }
 
 func (f *folder) path(name string) string { return filepath.Join(f.dir, name) }
@@ -318,7 +319,7 @@ func readFile(path string) ([]byte, stamp, error) {
 		return nil, stamp{}, errors.New("it is not a regular file")
 	}
 	if before.Size() > maxFileSize {
-		return nil, stamp{}, fmt.Errorf("it has %d MiB, more than %d: split it", before.Size()>>20, maxFileSize>>20)
+		return nil, stamp{}, fmt.Errorf("it has %d bytes, more than %d: split it", before.Size(), maxFileSize)
 	}
 	var raw bytes.Buffer
 	raw.Grow(int(before.Size()) + bytes.MinRead)

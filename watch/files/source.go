@@ -51,11 +51,11 @@ func New(c Config) (*Source, error) {
 			return nil, err
 		}
 	}
-	f, err := newFolder(c.Dir, st, c.Log)
+	d, err := newDecoder()
 	if err != nil {
 		return nil, err
 	}
-	return &Source{dir: c.Dir, log: c.Log, folder: f}, nil
+	return &Source{dir: c.Dir, log: c.Log, folder: newFolder(c.Dir, d, st, c.Log)}, nil
 }
 
 // Problems are those that there are now, in the order of files and lines. It may be called at any time.

@@ -107,8 +107,12 @@ func (s *store) update(path string, c *content, settled bool) (pending bool) {
 
 // stays says on the problem of a whole file what becomes of its objects.
 func (f *claims) stays() {
-	if n := len(f.objects); n > 0 {
-		f.problems[0].Message += " (" + strconv.Itoa(n) + " objects of this file stay in force as they were last good)"
+	switch n := len(f.objects); n {
+	case 0:
+	case 1:
+		f.problems[0].Message += " (its object stays in force as it was last good)"
+	default:
+		f.problems[0].Message += " (its " + strconv.Itoa(n) + " objects stay in force as they were last good)"
 	}
 }
 
