@@ -56,6 +56,9 @@ type Conn interface {
 // ErrNeedsLink is returned by a Conn without access to the VLAN interface for a Target with Link.
 var ErrNeedsLink = errors.New("a UDP socket cannot reach a client that has no address")
 
+// udpBuffer is the receive buffer of a UDP socket, in bytes.
+const udpBuffer = 4 << 20
+
 type udpConn struct {
 	socket *net.UDPConn
 	local  netip.AddrPort
@@ -79,6 +82,8 @@ func ListenUDP(addr netip.AddrPort) (Conn, error) {
 
 // NewUDPConn makes a Conn of a socket that is bound to one address. The Conn owns the socket.
 func NewUDPConn(socket *net.UDPConn) Conn {
+	// Room for many renewals at once. The kernel may give less, and a lost renewal is sent again.
+	_ = socket.SetReadBuffer(udpBuffer)
 	return &udpConn{socket: socket, local: socket.LocalAddr().(*net.UDPAddr).AddrPort()}
 }
 

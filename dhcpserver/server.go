@@ -23,6 +23,8 @@ const (
 	maxBatch = 1024
 	// flushTime bounds the last commit after Run was told to end.
 	flushTime = 2 * time.Second
+	// exhaustedEvery is how often an exhausted pool is logged.
+	exhaustedEvery = time.Minute
 	// Receive is tried again after minBackoff, then twice that, up to maxBackoff.
 	minBackoff, maxBackoff = 50 * time.Millisecond, time.Second
 )
@@ -49,7 +51,7 @@ type Server struct {
 	mu        sync.Mutex
 	table     *table
 	pending   []job
-	exhausted bool // whether the last client that looked for an address found none
+	exhausted time.Time // when it was last logged that the pool is
 
 	wake chan struct{} // has a token while pending may have jobs
 }
@@ -218,17 +220,15 @@ func (s *Server) process(conn Conn, packet *Packet, r *request) (job, verdict) {
 	return j, v
 }
 
-// noteExhaustion logs once when the pool has run out of addresses, and once when it has some again.
+// noteExhaustion logs that the pool has run out of addresses, once in a while: the next client may
+// be one that has an address.
 func (s *Server) noteExhaustion(r *request, v *verdict) {
-	if r.kind != dhcpv4.MessageTypeDiscover || s.exhausted == (v.reason == dropExhausted) {
+	now := s.now()
+	if v.reason != dropExhausted || now.Sub(s.exhausted) < exhaustedEvery {
 		return
 	}
-	s.exhausted = !s.exhausted
-	if s.exhausted {
-		s.log.Warn("DHCP pool exhausted: new clients get no address; widen the pool", "mac", r.mac, "addresses", s.table.model.pool.size)
-	} else {
-		s.log.Info("DHCP pool has free addresses again")
-	}
+	s.exhausted = now
+	s.log.Warn("DHCP pool exhausted: new clients get no address; widen the pool", "mac", r.mac, "addresses", s.table.model.pool.size)
 }
 
 func (s *Server) drop(reason string) { s.metrics.dropped.WithLabelValues(reason).Inc() }

@@ -22,8 +22,10 @@ type dhcp struct {
 	t      *testing.T
 	leases string
 	server *dhcpserver.Server
-	stop   func()
-	log    output
+	// metrics since the last start.
+	metrics *prometheus.Registry
+	stop    func()
+	log     output
 }
 
 func (d *dhcp) start() {
@@ -42,7 +44,8 @@ func (d *dhcp) start() {
 		d.t.Fatal(err)
 	}
 	log := slog.New(slog.NewTextHandler(&d.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	d.server, err = dhcpserver.NewServer(dhcpserver.Config{Log: log, Registerer: prometheus.NewRegistry(), Store: file.Infra("clusters/tenant")})
+	d.metrics = prometheus.NewRegistry()
+	d.server, err = dhcpserver.NewServer(dhcpserver.Config{Log: log, Registerer: d.metrics, Store: file.Infra("clusters/tenant")})
 	if err != nil {
 		d.t.Fatal(err)
 	}

@@ -24,6 +24,13 @@ const inside = "OOOI_TEST_NAMESPACE"
 // that they do touches this host, and all of it is gone when the child is. Without root, the child
 // is root of a user namespace.
 func TestMain(m *testing.M) {
+	if addr := os.Getenv(informTo); addr != "" {
+		if err := inform(addr); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if os.Getenv(inside) != "" {
 		if err := enter(); err != nil {
 			fmt.Fprintln(os.Stderr, "prepare the test's namespaces:", err)
