@@ -155,7 +155,7 @@ func (p *publisher) waitForRoutes(ctx context.Context) bool {
 	case <-p.changed:
 		p.changed <- struct{}{}
 		cancel()
-		<-acknowledged
+		_ = <-acknowledged // the newer children are waited for instead
 		return false
 	}
 }
