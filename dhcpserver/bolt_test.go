@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/densityops/oooi/dhcpserver"
-	"github.com/densityops/oooi/dhcpserver/storetest"
 )
 
 func openBolt(t *testing.T, path string) *dhcpserver.Bolt {
@@ -24,11 +23,6 @@ func openBolt(t *testing.T, path string) *dhcpserver.Bolt {
 		}
 	})
 	return file
-}
-
-func TestBoltStore(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "leases.db")
-	storetest.Run(t, func(t *testing.T) dhcpserver.Store { return openBolt(t, path).Infra("clusters/tenant") })
 }
 
 func TestInfrasOfOneFileAreApart(t *testing.T) {
