@@ -331,10 +331,5 @@ func forwardedReply(packet []byte, q query, answer *dns.Msg, size int) ([]byte, 
 		reply.SetEdns0(maxUDP, q.do)
 	}
 	reply.Truncate(size)
-	out, err := reply.Pack()
-	if err != nil {
-		return nil, err
-	}
-	copy(out[headerLen:q.end], packet[headerLen:q.end])
-	return out, nil
+	return reply.Pack()
 }

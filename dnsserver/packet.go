@@ -228,7 +228,7 @@ func (n *node) outcome(qtype uint16, how match) outcome {
 	case stateHidden:
 		return outHidden
 	}
-	apex := how == matchExact && n.wire == n.zone
+	apex := n.wire == n.zone
 	switch {
 	case n.state == stateAddress && (qtype == dns.TypeA || qtype == dns.TypeANY):
 		// RFC 8482 4.1: one RRset answers ANY.

@@ -254,6 +254,10 @@ func FuzzRespond(f *testing.F) {
 			if a := newAsk(question{name: string(packet[headerLen : r.query.end-4]), qtype: 1}, true); new(dns.Msg).Unpack(a) != nil {
 				t.Fatalf("asks upstreams for %q with a malformed query", name)
 			}
+			passed, err := forwardedReply(packet, r.query, new(dns.Msg), r.query.size)
+			if err != nil || !bytes.Equal(passed[headerLen:r.query.end], packet[headerLen:r.query.end]) {
+				t.Fatalf("%x: an upstream's answer is passed on as %x, %v", packet, passed, err)
+			}
 			return
 		}
 		got := new(dns.Msg)
