@@ -170,6 +170,7 @@ type broadcastConn link
 func (c *broadcastConn) Receive(buf []byte) (dhcpserver.Packet, error) {
 	return (*link)(c).receive(buf)
 }
+
 func (c *broadcastConn) Send(payload []byte, to dhcpserver.Target) error {
 	return (*link)(c).send(payload, to)
 }
@@ -182,6 +183,7 @@ func (c *broadcastConn) String() string { return "broadcasts on " + c.name }
 type unicastConn link
 
 func (c *unicastConn) Receive(buf []byte) (dhcpserver.Packet, error) { return c.unicast.Receive(buf) }
+
 func (c *unicastConn) Send(payload []byte, to dhcpserver.Target) error {
 	return (*link)(c).send(payload, to)
 }
