@@ -22,6 +22,8 @@ const (
 	minMTU = 68
 	// maxOptionBytes is what one DHCP option can carry (RFC 2132 section 2).
 	maxOptionBytes = 255
+	// maxSplitBytes is what an option may carry that is split over several (RFC 3396).
+	maxSplitBytes = 1024
 	// maxDomainLength leaves room for the longest of the five names, konnectivity.<domain>, in the
 	// 253 characters of a DNS name (RFC 1035 section 2.3.4).
 	maxDomainLength = 253 - len("konnectivity.")
@@ -289,8 +291,8 @@ func (c *checker) dhcp(d *DHCPComponent) {
 		}
 		seen[addr] = n
 	}
-	if max := maxOptionBytes / 4; len(d.NTPServers) > max {
-		c.add(ComponentDHCP, ReasonInvalid, field+"ntpServers", "has %d entries, and a DHCP option holds %d: remove some", len(d.NTPServers), max)
+	if most := maxOptionBytes / 4; len(d.NTPServers) > most {
+		c.add(ComponentDHCP, ReasonInvalid, field+"ntpServers", "has %d entries, and a DHCP option holds %d: remove some", len(d.NTPServers), most)
 	}
 	for n, value := range d.SearchDomains {
 		if err := checkDomain(NormalizeDomain(value)); err != nil {
@@ -436,8 +438,8 @@ func (c *checker) proxy(p *ProxyComponent) {
 // internalProxy accepts an IPv4 address, name, name.namespace, name.namespace.svc and the latter with any
 // cluster domain behind it.
 func (c *checker) internalProxy(field, value string) {
-	if addr, err := netip.ParseAddr(value); err == nil {
-		if addr = c.ipv4(ComponentDNS, field, value); addr.IsValid() && (addr.IsUnspecified() || addr.IsMulticast()) {
+	if _, err := netip.ParseAddr(value); err == nil {
+		if addr := c.ipv4(ComponentDNS, field, value); addr.IsValid() && (addr.IsUnspecified() || addr.IsMulticast()) {
 			c.add(ComponentDNS, ReasonInvalid, field, "%s cannot be the address of a Service: give its ClusterIP or its name", addr)
 		}
 		return

@@ -13,8 +13,8 @@ import (
 // written. An option that is not here is a text, or bytes after 0x.
 var optionForms = map[int32]string{
 	2: "int32", 4: "ips", 5: "ips", 7: "ips", 8: "ips", 9: "ips", 10: "ips", 11: "ips", 13: "uint16",
-	16: "ip", 19: "bool", 20: "bool", 21: "ips", 22: "uint16", 23: "uint8", 24: "uint32", 26: "uint16", 27: "bool",
-	28: "ip", 29: "bool", 30: "bool", 31: "bool", 32: "ip", 33: "ips", 34: "bool", 35: "uint32", 36: "bool",
+	16: "ip", 19: "bool", 20: "bool", 21: "pairs", 22: "uint16", 23: "uint8", 24: "uint32", 26: "uint16", 27: "bool",
+	28: "ip", 29: "bool", 30: "bool", 31: "bool", 32: "ip", 33: "pairs", 34: "bool", 35: "uint32", 36: "bool",
 	37: "uint8", 38: "uint32", 39: "bool", 41: "ips", 42: "ips", 44: "ips", 45: "ips", 46: "uint8", 48: "ips",
 	49: "ips", 65: "ips", 68: "ips", 69: "ips", 70: "ips", 71: "ips", 72: "ips", 73: "ips", 74: "ips", 75: "ips",
 	76: "ips", 150: "ips",
@@ -58,30 +58,45 @@ func (c *checker) options(d *DHCPComponent) {
 				c.add(ComponentDHCP, ReasonInvalid, field+".code", "option %d is set by infraComponents.dhcp.%s as well: remove one", option.Code, own.field)
 			}
 		}
-		if err := checkOption(optionForms[option.Code], option.Value); err != nil {
+		if err := checkOption(optionForms[option.Code], option.Value, limitOf(option.Code)); err != nil {
 			c.add(ComponentDHCP, ReasonInvalid, field+".value", "option %d: %s", option.Code, err)
 		}
 	}
 }
 
-func checkOption(form, value string) error {
+// limitOf is how many bytes an option can carry: lists of names and routes may be split over several options
+// (RFC 3396), the others are better short.
+func limitOf(code int32) int {
+	switch code {
+	case 119, 121, 249:
+		return maxSplitBytes
+	}
+	return maxOptionBytes
+}
+
+// checkOption checks the text of an option by its form, as far as it goes without encoding it.
+func checkOption(form, value string, limit int) error {
 	if digits, isHex := strings.CutPrefix(value, "0x"); isHex {
 		raw, err := hex.DecodeString(digits)
-		if err != nil || len(raw) == 0 || len(raw) > maxOptionBytes {
-			return fmt.Errorf("%q is not bytes in hexadecimal: write 0x and 1 to %d pairs of digits", value, maxOptionBytes)
+		if err != nil || len(raw) == 0 || len(raw) > limit {
+			return fmt.Errorf("%q is not bytes in hexadecimal: write 0x and 1 to %d pairs of digits", value, limit)
 		}
 		return nil
 	}
 	switch form {
-	case "ip", "ips":
+	case "ip", "ips", "pairs":
 		values := strings.Split(value, ",")
 		for _, v := range values {
-			if addr, err := netip.ParseAddr(strings.TrimSpace(v)); err != nil || !addr.Is4() {
-				return fmt.Errorf("%q is not an IPv4 address: write addresses separated by commas", strings.TrimSpace(v))
+			v = strings.TrimSpace(v)
+			if addr, err := netip.ParseAddr(v); err != nil || !addr.Is4() {
+				return fmt.Errorf("%q is not an IPv4 address: write addresses separated by commas", v)
 			}
 		}
-		if max := maxOptionBytes / 4; len(values) > max {
-			return fmt.Errorf("has %d addresses, and an option holds %d: remove some", len(values), max)
+		if most := limit / 4; len(values) > most {
+			return fmt.Errorf("has %d addresses, and an option holds %d: remove some", len(values), most)
+		}
+		if form == "pairs" && len(values)%2 != 0 {
+			return fmt.Errorf("has %d addresses, and this option holds pairs: add the missing one", len(values))
 		}
 		if form == "ip" && len(values) > 1 {
 			return fmt.Errorf("has %d addresses, and this option holds one: remove the others", len(values))
@@ -103,8 +118,8 @@ func checkOption(form, value string) error {
 		if value == "" {
 			return errors.New("has no value: give one, or remove the option")
 		}
-		if len(value) > maxOptionBytes {
-			return fmt.Errorf("has %d bytes, and an option holds %d: shorten it", len(value), maxOptionBytes)
+		if len(value) > limit {
+			return fmt.Errorf("has %d bytes, and an option holds %d: shorten it", len(value), limit)
 		}
 	}
 	return nil

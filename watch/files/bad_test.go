@@ -118,14 +118,13 @@ func set(t *testing.T, text, path, value string) string {
 	at := lineOf(doc.Content[0], path) - 1
 	line := lines[at]
 	indent := len(line) - len(strings.TrimLeft(line, " "))
-	replaced := ""
+	var replaced string
 	if strings.HasSuffix(path, "]") {
 		replaced = line[:indent] + "- " + value
 	} else {
 		name := path[strings.LastIndex(path, ".")+1:]
-		if parent, _, ok := strings.Cut(path, ".kubernetes.io/"); ok || strings.Contains(path, ".hypershift.openshift.io/") {
+		if strings.Contains(path, ".io/") { // the name has dots of its own
 			name = strings.TrimLeft(line[:strings.Index(line, ": ")], " -")
-			_ = parent
 		}
 		key := strings.Index(line, name+":")
 		if key < 0 {

@@ -200,15 +200,25 @@ func (d *decoder) read(path string, raw []byte) *content {
 	return c
 }
 
+// maxProblems is how many problems of one object are told: nobody reads more.
+const maxProblems = 20
+
 // reporter adds the problems of one document.
 type reporter struct {
 	content *content
 	path    string
 	doc     document
 	object  string
+	count   int
 }
 
 func (r *reporter) add(field, format string, args ...any) {
+	if r.count++; r.count > maxProblems {
+		return
+	}
+	if r.count == maxProblems {
+		field, format, args = "", "has more problems than these: fix them first", nil
+	}
 	r.content.problems = append(r.content.problems, Problem{
 		File: r.path, Line: lineOf(r.doc.node, field), Object: r.object, Field: field, Message: fmt.Sprintf(format, args...),
 	})

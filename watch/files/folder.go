@@ -76,6 +76,8 @@ type file struct {
 	changed time.Time
 	// unread since the change; pending: read, but not yet believed in full.
 	unread, pending bool
+	// taken is the checksum of what was taken in last, nothing when that failed or was not believed in full.
+	taken [sha256.Size]byte
 }
 
 // stamp tells two versions of a file apart without reading it. The zero stamp is a file that is not there.
@@ -89,7 +91,7 @@ type stamp struct {
 func stampOf(info fs.FileInfo) stamp {
 	s := stamp{size: info.Size()}
 	if sys, ok := info.Sys().(*syscall.Stat_t); ok {
-		s.device, s.inode, s.written, s.moved = uint64(sys.Dev), sys.Ino, sys.Mtim, sys.Ctim
+		s.device, s.inode, s.written, s.moved = sys.Dev, sys.Ino, sys.Mtim, sys.Ctim
 	}
 	return s
 }
@@ -237,8 +239,13 @@ func (f *folder) read(name string, k *file, now time.Time, settled, starting boo
 			return
 		}
 		f.seed(name, path)
+		k.taken = [sha256.Size]byte{}
 		f.store.fail(path, Problem{File: path, Message: fmt.Sprintf("cannot be read: %s", cause(err))})
 		return
+	}
+	hash := sum(raw)
+	if hash == k.taken {
+		return // touched, or written again as it was
 	}
 	if !settled && len(raw) > 0 && raw[len(raw)-1] != '\n' && filepath.Ext(name) != ".json" {
 		k.pending = true // its last line may go on
@@ -248,7 +255,10 @@ func (f *folder) read(name string, k *file, now time.Time, settled, starting boo
 	if !c.clean() {
 		f.seed(name, path)
 	}
-	k.pending = f.store.update(path, c, settled) || k.pending
+	if f.store.update(path, c, settled) {
+		k.pending, hash = true, [sha256.Size]byte{}
+	}
+	k.taken = hash
 }
 
 // seed brings back the last good objects of a file from before a restart, unless the file had its turn already.

@@ -313,6 +313,31 @@ func TestFileReplacedByARename(t *testing.T) {
 	w.want("a=2")
 }
 
+func TestObjectMovesToAnotherFile(t *testing.T) {
+	w := newWorld(t, "a.yaml", services("a", "1", "b", "2"), "z.yaml", services("z", "9"))
+	w.write("a.yaml", services("b", "2"), "z.yaml", services("z", "9", "a", "1"))
+	w.pass(soon)
+	w.want("a=1 b=2 z=9") // and nobody calls it a duplicate
+	w.pass(settle)
+	w.want("a=1 b=2 z=9")
+}
+
+func TestTouched(t *testing.T) {
+	w := newWorld(t, "a.yaml", services("a", "1"))
+	held := w.folder.store.held[key{"", "Service", "n1", "a"}].object
+	w.write("a.yaml", services("a", "1"))
+	w.pass(settle)
+	w.want("a=1")
+	if w.folder.store.held[held.key].object != held {
+		t.Error("read again")
+	}
+	w.write("a.yaml", "")
+	w.pass(settle)
+	w.write("a.yaml", services("a", "1"))
+	w.pass(settle)
+	w.want("a=1") // and the problem is gone
+}
+
 func TestDuplicates(t *testing.T) {
 	w := newWorld(t, "a.yaml", services("a", "1"), "b.yaml", services("a", "2", "b", "2"))
 	w.want("a=1 b=2", "b.yaml:1: Service n1/a: is in a.yaml:1 as well, which stays in force: remove one of the two")
@@ -459,18 +484,19 @@ func TestEveryPrefix(t *testing.T) {
 				t.Helper()
 				w.write("a.yaml", after[:n])
 				w.pass(later)
-				got := w.raws()
+				got := w.folder.store.held
 				for k, raw := range old {
-					if _, there := got[k]; !there {
+					now, there := got[k]
+					if !there {
 						t.Fatalf("prefix of %d bytes: %s is missing:\n%s", n, k, after[:n])
 					}
-					if got[k] != raw && got[k] != full[k] {
-						t.Fatalf("prefix of %d bytes: %s is neither old nor new: %s", n, k, got[k])
+					if string(now.object.raw) != raw && string(now.object.raw) != full[k] {
+						t.Fatalf("prefix of %d bytes: %s is neither old nor new: %s", n, k, now.object.raw)
 					}
 				}
-				for k, raw := range got {
-					if old[k] == "" && raw != full[k] {
-						t.Fatalf("prefix of %d bytes: %s is not the new one: %s", n, k, raw)
+				for k, now := range got {
+					if old[k] == "" && string(now.object.raw) != full[k] {
+						t.Fatalf("prefix of %d bytes: %s is not the new one: %s", n, k, now.object.raw)
 					}
 				}
 			}

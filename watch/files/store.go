@@ -39,6 +39,8 @@ type claims struct {
 	problems []Problem
 	warnings []warning
 	gone     bool
+	// leaving are objects that the file has no more, as soon as it is believed.
+	leaving map[key]bool
 	// changed since the last save.
 	changed bool
 }
@@ -80,6 +82,7 @@ func (s *store) update(path string, c *content, settled bool) (pending bool) {
 		}
 	}
 	vanished := false
+	f.leaving = map[key]bool{}
 	for k, old := range f.objects {
 		if _, there := next[k]; there {
 			continue
@@ -91,6 +94,7 @@ func (s *store) update(path string, c *content, settled bool) (pending bool) {
 		vanished = true
 		if !settled {
 			next[k] = old
+			f.leaving[k] = true
 		}
 	}
 	pending = vanished && !settled
@@ -292,8 +296,11 @@ func (s *store) settle() bool {
 
 func sameObject(a, b *object) bool { return a == b || bytes.Equal(a.raw, b.raw) }
 
-// duplicate reports the object of one file that another file holds.
+// duplicate reports the object of one file that another file holds, unless that other is about to give it up.
 func (s *store) duplicate(file string, inForce *object, ignored holding) {
+	if s.files[file].leaving[inForce.key] || s.files[ignored.file].leaving[inForce.key] {
+		return
+	}
 	s.duplicates = append(s.duplicates, Problem{
 		File: ignored.file, Line: ignored.object.line, Object: ignored.object.key.String(),
 		Message: "is in " + file + ":" + strconv.Itoa(inForce.line) + " as well, which stays in force: remove one of the two",
