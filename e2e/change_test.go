@@ -86,6 +86,18 @@ func testWorkerAppears(t *testing.T, l *lab) {
 		l.answers(alias, "example-hcp-b/kube-apiserver"), l.answers(noName, "example-hcp-b/kube-apiserver")))
 	l.explains(t, route{l.Stranger, stranger, "kubernetes", 443, "example-hcp-b/kube-apiserver"})
 
+	// It reboots: for a while its Machine shows no address on the VLAN. The other Machine of the same change tells
+	// when oooi has seen that.
+	write(t, l.Manifests, "more.yaml", machine("late", "example-hcp-b", "10.132.0.2")+"---\n"+machine("mark", "example-hcp-b", "192.0.2.151"))
+	within(t, "the change to be seen", func(ctx context.Context) error {
+		text, err := l.Oooi.Ask(ctx, "explain", "--source", "192.0.2.151", "--sni", "kubernetes")
+		if err == nil && !strings.Contains(text, "Machine mark") {
+			err = fmt.Errorf("explain says %s", text)
+		}
+		return err
+	})
+	within(t, "the rebooting worker to keep its routes", l.bySource("example-hcp-b/kube-apiserver"))
+
 	write(t, l.Manifests, "more.yaml", nothing)
 	within(t, "the worker is gone", all(l.answers(alias, "closed"), l.answers(noName, "closed")))
 	l.notDraining(t, before)
@@ -113,6 +125,13 @@ func testAttachmentComesAndGoes(t *testing.T, l *lab) {
 	stranger := l.stranger.String()
 	manifests := l.addCluster(t, "example-hcp-c", 3, stranger)
 	before := l.counters(t)
+	// At first its worker shows no address: names lead to the cluster all the same, the alias does not.
+	write(t, l.Manifests, "cluster-c.yaml", strings.ReplaceAll(manifests, "address: "+stranger, "address: 10.132.0.3"))
+	within(t, "the third cluster, without a worker", all(
+		l.cluster("example-hcp-c", true), l.bySource("closed"),
+		l.attachmentCondition("clusters/example-hcp-c", v1alpha1.ConditionSourcesDiscovered,
+			"False "+v1alpha1.ReasonNoneInCIDR, "10.132.0.3"),
+	))
 	write(t, l.Manifests, "cluster-c.yaml", manifests)
 	alias := call(l.Stranger, stranger, "kubernetes.default", 443)
 	named := call(l.Stranger, stranger, "oauth."+domainC, 443)
@@ -415,5 +434,31 @@ func testKilled(t *testing.T, l *lab) {
 	}
 	if mac, taken := known[fresh.Address]; taken {
 		t.Errorf("a new machine got %s, which %s has", fresh.Address, mac)
+	}
+}
+
+// testEnvoyKilled kills Envoy and starts it again: it gets everything that it had.
+func testEnvoyKilled(t *testing.T, l *lab) {
+	if err := l.Envoy.Process().Kill(); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "the loss to be noticed", func(ctx context.Context) error {
+		s, err := readStatus(ctx, l.Oooi)
+		if err == nil && s.Infras[0].Status.ComponentStatus.ProxyReady {
+			err = errors.New("componentStatus.proxyReady is still true")
+		}
+		return err
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	if err := l.Envoy.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "everything as before", all(
+		l.untouched(), l.cluster("example-hcp-c", true), l.infraCondition(v1alpha1.ConditionReady, "True Ready")))
+	for _, r := range l.routes() {
+		if r.source != l.stranger.String() { // it belonged to cluster c
+			within(t, "the route", l.answers(call(r.host, r.source, r.sni, r.port), r.want))
+		}
 	}
 }

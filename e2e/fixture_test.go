@@ -113,15 +113,20 @@ func dig(ctx context.Context, h stack.Host, server string, question ...string) (
 	return strings.Join(answers, " "), nil
 }
 
-// resolves checks an answer of the lab's DNS server.
-func (l *lab) resolves(h stack.Host, name, want string) func(context.Context) error {
+// asks checks what dig, with these arguments, gets from the lab's DNS server.
+func (l *lab) asks(h stack.Host, want string, question ...string) func(context.Context) error {
 	return func(ctx context.Context) error {
-		got, err := dig(ctx, h, netlab.DNSServer, name, "A")
+		got, err := dig(ctx, h, netlab.DNSServer, question...)
 		if err == nil && got != want {
-			err = fmt.Errorf("%s asks %s: got %s, want %s", h, name, got, want)
+			err = fmt.Errorf("%s asks %s: got %s, want %s", h, strings.Join(question, " "), got, want)
 		}
 		return err
 	}
+}
+
+// resolves checks the address that the lab's DNS server gives for a name.
+func (l *lab) resolves(h stack.Host, name, want string) func(context.Context) error {
+	return l.asks(h, want, name, "A")
 }
 
 // answers checks who answers a call.

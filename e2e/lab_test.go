@@ -26,6 +26,7 @@ func TestLab(t *testing.T) {
 		{"names resolve on the VLAN and outside", testNames},
 		{"connections reach their own cluster only", testRoutes},
 		{"plain text and broken TLS are cut off", testPlainText},
+		{"broken bytes get no answer", testBrokenBytes},
 		{"grpcurl sees what Envoy is served", testReflection},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.run(t, l) }) {
@@ -54,6 +55,7 @@ func TestLab(t *testing.T) {
 			return
 		}
 	}
+	t.Run("Envoy is killed", func(t *testing.T) { testEnvoyKilled(t, l) })
 }
 
 // streams are connections of the two clusters of the example, held open through every filter chain.
@@ -168,6 +170,13 @@ func testDHCP(t *testing.T, l *lab) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
+	bound, renewed, err := l.Renew(ctx, l.WorkerA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bound != renewed || bound.Address != seen[string(l.WorkerA)] {
+		t.Errorf("worker A was told %+v, and when it renewed that, %+v", bound, renewed)
+	}
 	table, err := l.Oooi.Ask(ctx, "leases")
 	if err != nil {
 		t.Fatal(err)
@@ -179,50 +188,87 @@ func testDHCP(t *testing.T, l *lab) {
 	}
 }
 
+// testNames asks dig and, about the same, oooi explain.
 func testNames(t *testing.T, l *lab) {
+	type question struct {
+		host         stack.Host
+		source, name string
+		// want is the address, or the status when there is none.
+		want string
+	}
+	stranger := l.stranger.String()
+	const pod = "10.128.1.2"
+	var questions []question
 	for _, domain := range []string{domainA, domainB} {
 		for _, name := range names {
 			fqdn := name + "." + domain
-			within(t, fqdn, all(
-				l.resolves(l.WorkerA, fqdn, netlab.Proxy),
-				l.resolves(l.WorkerB, fqdn, netlab.Proxy),
-				l.resolves(l.Stranger, fqdn, netlab.Proxy),
-				l.resolves(l.Client, fqdn, netlab.ClusterIP),
-			))
+			questions = append(questions,
+				question{l.WorkerA, netlab.WorkerA, fqdn, netlab.Proxy},
+				question{l.WorkerB, netlab.WorkerB, fqdn, netlab.Proxy},
+				question{l.Stranger, stranger, fqdn, netlab.Proxy},
+				question{l.Client, pod, fqdn, netlab.ClusterIP},
+			)
 		}
 	}
 	for _, alias := range aliases {
-		within(t, alias, all(
-			l.resolves(l.WorkerB, alias, netlab.Proxy),
-			// For pods it is a name like any other.
-			l.resolves(l.Client, alias, stack.UpstreamAnswer),
-		))
+		questions = append(questions,
+			question{l.WorkerB, netlab.WorkerB, alias, netlab.Proxy},
+			question{l.Client, pod, alias, stack.UpstreamAnswer}, // a name like any other
+		)
 	}
-	for _, other := range []struct {
-		host           stack.Host
-		question, want string
-	}{
-		{l.WorkerA, "api." + domainA + " AAAA", "NOERROR"},
-		{l.WorkerA, "api." + domainA + " TYPE65", "NOERROR"},
-		{l.WorkerA, "API.example-HCP-a.clusters.example.com", netlab.Proxy},
-		{l.WorkerA, "www.example.org", stack.UpstreamAnswer},
-		{l.Client, "www.example.org", stack.UpstreamAnswer},
-		{l.WorkerA, "+tcp www.example.org", stack.UpstreamAnswer},
-		{l.WorkerA, "+tcp oauth." + domainB, netlab.Proxy},
+	questions = append(questions,
+		question{l.WorkerA, netlab.WorkerA, "API.example-HCP-a.clusters.example.com", netlab.Proxy},
+		question{l.WorkerA, netlab.WorkerA, "www.example.org", stack.UpstreamAnswer},
+		question{l.Client, pod, "www.example.org", stack.UpstreamAnswer},
 		// A name below a cluster's domain that is none of its own: names are owned, not domains.
-		{l.WorkerA, "www." + domainA, stack.UpstreamAnswer},
-	} {
-		within(t, other.question, func(ctx context.Context) error {
-			got, err := dig(ctx, other.host, netlab.DNSServer, strings.Fields(other.question)...)
-			if err == nil && got != other.want {
-				err = fmt.Errorf("%s asks %s: got %s, want %s", other.host, other.question, got, other.want)
-			}
-			return err
-		})
+		question{l.WorkerA, netlab.WorkerA, "www." + domainA, stack.UpstreamAnswer},
+		question{l.WorkerA, netlab.WorkerA, domainA, stack.UpstreamAnswer},
+		// Neither on the VLAN nor a pod.
+		question{l.Client, netlab.Foreign, "api." + domainA, "REFUSED"},
+		question{l.Client, netlab.Foreign, "www.example.org", "REFUSED"},
+	)
+	for _, q := range questions {
+		within(t, q.name, l.asks(q.host, q.want, "-b", q.source, q.name, "A"))
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		out, err := l.Oooi.Ask(ctx, "explain", "--source", q.source, "--dns", q.name, "-o", "json")
+		cancel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var explained struct {
+			Names []struct {
+				RCode     string   `json:"rcode"`
+				Answers   []string `json:"answers"`
+				Upstreams []string `json:"upstreams"`
+				Why       string   `json:"why"`
+			} `json:"names"`
+		}
+		if err := json.Unmarshal([]byte(out), &explained); err != nil || len(explained.Names) != 1 {
+			t.Fatalf("oooi explain --dns -o json: %v\n%s", err, out)
+		}
+		e := explained.Names[0]
+		got := e.RCode
+		switch {
+		case len(e.Upstreams) > 0:
+			got = stack.UpstreamAnswer
+		case len(e.Answers) > 0:
+			got = strings.TrimPrefix(strings.Join(e.Answers, " "), "A ")
+		}
+		if got != q.want || e.Why == "" {
+			t.Errorf("oooi explain of %s asked by %s: says %s (%s), and dig got %s", q.name, q.source, got, e.Why, q.want)
+		}
 	}
-	for _, name := range []string{"api." + domainA, "kubernetes.default.svc"} {
-		if n := l.Upstream.Asked(name); name != "kubernetes.default.svc" && n > 0 {
-			t.Errorf("the upstream was asked %d times for %s, which is ours", n, name)
+
+	// Other types of an owned name: it is there, and has none of them; nobody else is asked. And TCP.
+	within(t, "other questions", all(
+		l.asks(l.WorkerA, "NOERROR", "api."+domainA, "AAAA"),
+		l.asks(l.WorkerA, "NOERROR", "api."+domainA, "TYPE65"),
+		l.asks(l.WorkerA, stack.UpstreamAnswer, "+tcp", "www.example.org"),
+		l.asks(l.WorkerA, netlab.Proxy, "+tcp", "oauth."+domainB),
+	))
+	for _, name := range names {
+		if n := l.Upstream.Asked(name + "." + domainA); n > 0 {
+			t.Errorf("the upstream was asked %d times for %s.%s, which is ours", n, name, domainA)
 		}
 	}
 }
@@ -359,6 +405,10 @@ func testPlainText(t *testing.T, l *lab) {
 			}
 		}
 	}
+	// A ClientHello of many packets is none the worse for it.
+	slow := call(l.WorkerA, netlab.WorkerA, "api."+domainB, 443)
+	slow.Chunk = 100
+	within(t, "a ClientHello in pieces", l.answers(slow, "example-hcp-b/kube-apiserver"))
 	within(t, "the routes afterwards", l.answers(call(l.WorkerA, netlab.WorkerA, "", 6443), "example-hcp-a/kube-apiserver"))
 }
 

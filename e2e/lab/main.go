@@ -109,7 +109,7 @@ func show(starting, ctx context.Context, l *netlab.Lab, enter func(stack.Host) s
 		{"", curl(l.WorkerB, "kubernetes.default.svc"), "cluster example-hcp-b, service kube-apiserver"},
 		{"By alias, from nobody's machine", curl(l.Stranger, "kubernetes.default.svc") + " 2>/dev/null || echo closed", "closed"},
 		{"Without a server name", enter(l.WorkerB) + " curl -sSk https://" + netlab.Proxy + ":6443/", "cluster example-hcp-b, service kube-apiserver"},
-		{"Why", enter(l.Pod) + " bin/oooi explain --source " + netlab.WorkerA + " --sni kubernetes.default.svc", "…example-hcp-a…"},
+		{"Why", enter(l.Pod) + " bin/oooi explain --source " + netlab.WorkerA + " --sni kubernetes.default.svc", "…routed to clusters-example-hcp-a/kube-apiserver:6443 of attachment example-hcp-a…"},
 		{"The leases", enter(l.Pod) + " bin/oooi leases", "…" + netlab.WorkerA + "…"},
 	} {
 		if t[0] != "" {

@@ -2,10 +2,12 @@ package netlab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/densityops/oooi/e2e/stack"
 )
@@ -52,14 +54,8 @@ mv "$LEASE.new" "$LEASE"
 
 // DHCP lets a client get an address for a host's vlan0, the one asked for if request is not empty, and returns its lease.
 func (l *Lab) DHCP(ctx context.Context, h stack.Host, client Client, request string) (Lease, error) {
-	folder, err := os.MkdirTemp(l.Folder, "dhcp-")
+	folder, scriptFile, leaseFile, err := l.client(client)
 	if err != nil {
-		return Lease{}, err
-	}
-	scriptFile, leaseFile := filepath.Join(folder, "script"), filepath.Join(folder, "lease")
-	// The clients clear their script's environment, so the two variables are written into it.
-	text := strings.Replace(script, "\n", fmt.Sprintf("\nCLIENT=%s LEASE=%s\n", client, leaseFile), 1)
-	if err := os.WriteFile(scriptFile, []byte(text), 0o700); err != nil {
 		return Lease{}, err
 	}
 
@@ -101,25 +97,66 @@ func (l *Lab) DHCP(ctx context.Context, h stack.Host, client Client, request str
 	if err != nil {
 		return Lease{}, err
 	}
+	lease, err := awaitLease(ctx, p, leaseFile)
+	// The client must not go on: its next message would come at an unknown time. Killed, it releases nothing.
+	return lease, errors.Join(err, p.Kill())
+}
+
+// Renew lets udhcpc get an address and renew it at once, by unicast, as it would after half the lease time. It
+// returns both leases.
+func (l *Lab) Renew(ctx context.Context, h stack.Host) (bound, renewed Lease, err error) {
+	folder, scriptFile, leaseFile, err := l.client(Udhcpc)
+	if err != nil {
+		return bound, renewed, err
+	}
+	p, err := h.Start(folder, string(Udhcpc), "udhcpc", "-f", "-n", "-t", "10", "-T", "1", "-i", "vlan0", "-s", scriptFile)
+	if err != nil {
+		return bound, renewed, err
+	}
+	defer func() { err = errors.Join(err, p.Kill()) }()
+	if bound, err = awaitLease(ctx, p, leaseFile); err != nil {
+		return bound, renewed, err
+	}
+	if err := os.Remove(leaseFile); err != nil {
+		return bound, renewed, err
+	}
+	if err := p.Signal(syscall.SIGUSR1); err != nil {
+		return bound, renewed, err
+	}
+	renewed, err = awaitLease(ctx, p, leaseFile)
+	return bound, renewed, err
+}
+
+// client makes a folder for one run of a client, with its script, which writes the lease file.
+func (l *Lab) client(c Client) (folder, scriptFile, leaseFile string, err error) {
+	if folder, err = os.MkdirTemp(l.Folder, "dhcp-"); err != nil {
+		return "", "", "", err
+	}
+	scriptFile, leaseFile = filepath.Join(folder, "script"), filepath.Join(folder, "lease")
+	// The clients clear their script's environment, so the two variables are written into it.
+	text := strings.Replace(script, "\n", fmt.Sprintf("\nCLIENT=%s LEASE=%s\n", c, leaseFile), 1)
+	return folder, scriptFile, leaseFile, os.WriteFile(scriptFile, []byte(text), 0o700)
+}
+
+// awaitLease waits until a client's script has written a lease.
+func awaitLease(ctx context.Context, p *stack.Process, file string) (Lease, error) {
 	var lease Lease
-	err = stack.Until(ctx, "a lease by "+string(client), func(context.Context) error {
+	err := stack.Until(ctx, "a lease", func(context.Context) error {
 		var err error
-		if lease, err = readLease(leaseFile); err == nil {
+		if lease, err = readLease(file); err == nil {
 			return nil
 		}
 		select {
 		case <-p.Done():
-			return fmt.Errorf("it ended without one:\n%s", p.Tail(20))
+			return stack.Final(errors.New("the DHCP client ended without one"))
 		default:
 			return err
 		}
 	})
 	if err != nil {
-		_ = p.Kill() // the first error tells more
-		return Lease{}, fmt.Errorf("%w\n%s", err, p.Tail(20))
+		return lease, fmt.Errorf("%w\n%s", err, p.Tail(20))
 	}
-	// The client must not go on: its next message would come at an unknown time. Killed, it releases nothing.
-	return lease, p.Kill()
+	return lease, nil
 }
 
 func readLease(file string) (Lease, error) {

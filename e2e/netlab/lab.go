@@ -18,6 +18,7 @@ const (
 	WorkerA   = "192.0.2.117"
 	WorkerB   = "192.0.2.118"
 	Stranger  = "192.0.2.119"
+	Foreign   = "203.0.113.9" // of the client, too: an address that may ask nothing
 )
 
 // Config says which lab to start.

@@ -63,6 +63,9 @@ func (n *network) start(ctx context.Context) error {
 		"-n CLIENT addr add 10.128.1.2/24 dev eth0",
 		"-n CLIENT link set eth0 up",
 		"-n CLIENT route add default via 10.128.1.1",
+		// An address that is neither on the VLAN nor in a pod network.
+		"-n CLIENT addr add "+Foreign+"/32 dev eth0",
+		"-n CLUSTER route add "+Foreign+"/32 via 10.128.1.2",
 		// What kube-proxy does for the shared proxy's ClusterIP, and for the DNS server's.
 		"-n POD addr add 172.30.0.4/32 dev lo",
 		"-n CLUSTER route add 172.30.0.4/32 via 10.128.0.2",

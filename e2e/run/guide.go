@@ -83,12 +83,13 @@ Logs:      %s/logs
 		{
 			"Where a connection goes, and why:",
 			fmt.Sprintf("bin/oooi explain --source %s --sni kubernetes.default.svc --server http://%s", workerA, httpListen),
-			"…example-hcp-a…",
+			workerA + " -> proxy of " + infra + ":443, server name kubernetes.default.svc\n" +
+				"  routed to clusters-example-hcp-a/kube-apiserver:6443 of attachment example-hcp-a (127.30.1.1)\n…",
 		},
 		{
 			"",
 			fmt.Sprintf("bin/oooi explain --source %s --sni kubernetes.default.svc --server http://%s", stranger, httpListen),
-			"…closed…",
+			stranger + " -> proxy of " + infra + ":443, server name kubernetes.default.svc\n  closed\n…",
 		},
 		{
 			"A DHCP relay asks for an address for a new worker:",
@@ -96,7 +97,7 @@ Logs:      %s/logs
 		},
 		{
 			"The lease is kept:",
-			"bin/oooi leases --server http://" + httpListen, "…52:54:00:00:00:01…",
+			"bin/oooi leases --server http://" + httpListen, "…127.0.2.1…52:54:00:00:00:01…",
 		},
 		{
 			"What Envoy is served, by reflection, with no proto files:",

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -101,6 +102,7 @@ type Call struct {
 	Source netip.Addr     // its address; the zero one: whichever the kernel takes
 	To     netip.AddrPort // the proxy
 	SNI    string         // server name; empty: none is sent
+	Chunk  int            // sends at most so many bytes at a time, as a ClientHello of several packets; 0: no limit
 }
 
 // Answer is who answered a Call. The zero Answer means that the connection was closed.
@@ -144,6 +146,9 @@ func (c Call) open(ctx context.Context, ca *CA, protocol string) (*tls.Conn, Ans
 	if err != nil {
 		return nil, Answer{}, err
 	}
+	if c.Chunk > 0 {
+		conn = chunked{conn, c.Chunk}
+	}
 	pool := ca.Pool()
 	secured := tls.Client(conn, &tls.Config{
 		ServerName: c.SNI, // an empty one sends no server name
@@ -163,6 +168,24 @@ func (c Call) open(ctx context.Context, ca *CA, protocol string) (*tls.Conn, Ans
 		return nil, Answer{}, errors.Join(err, secured.Close())
 	}
 	return secured, Answer{Cluster: certificate.Subject.Organization[0], Service: certificate.Subject.CommonName}, nil
+}
+
+// chunked is a connection that sends its bytes in small pieces, each in a packet of its own.
+type chunked struct {
+	net.Conn
+	size int
+}
+
+func (c chunked) Write(p []byte) (int, error) {
+	sent := 0
+	for piece := range slices.Chunk(p, c.size) {
+		n, err := c.Conn.Write(piece)
+		sent += n
+		if err != nil {
+			return sent, err
+		}
+	}
+	return sent, nil
 }
 
 // TryPlain sends bytes as they are and returns what came back before the connection was closed. A connection
