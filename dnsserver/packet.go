@@ -22,7 +22,7 @@ const (
 type outcome uint8
 
 const (
-	outDropped     outcome = iota // no DNS query: too short, or a response
+	outDropped     outcome = iota // no DNS query, or a malformed one of a stranger
 	outAnswered                   // the address of an owned name
 	outWildcard                   // the address of the wildcard above it
 	outSOA                        // the SOA of an owned name
@@ -174,8 +174,11 @@ func (m *Model) respond(buf []byte, n int, client netip.Addr) (r result) {
 	q, o, ok := parse(buf[:n])
 	r.query = q
 	r.view = m.viewOf(client)
-	if ok {
+	switch {
+	case ok:
 		o, r.node = m.decide(r.view, q, buf)
+	case r.view == viewNone:
+		o = outDropped // strangers get no more than a refusal
 	}
 	r.outcome = o
 	if o != outDropped && o != outForwarded {

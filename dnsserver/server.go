@@ -99,6 +99,9 @@ func (s *Server) Apply(m *Model) {
 	s.first.Do(func() { close(s.ready) })
 }
 
+// Model is what is answered by at the moment; nil before the first Apply.
+func (s *Server) Model() *Model { return s.model.Load() }
+
 // Run answers what comes in by the sockets until ctx ends, and closes them. It reads nothing before
 // the first Apply. When it returns, all its goroutines have ended; the error is nil when ctx ended.
 func (s *Server) Run(ctx context.Context, sockets *Sockets) error {

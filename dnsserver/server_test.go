@@ -166,7 +166,14 @@ func TestApply(t *testing.T) {
 	if got := testutil.ToFloat64(server.metrics.queries[viewVLAN][outAnswered]); got != 0 {
 		t.Fatalf("%v answers before the first Apply", got)
 	}
-	server.Apply(loopbackModel(t))
+	if server.Model() != nil {
+		t.Error("there is a model before the first Apply")
+	}
+	first := loopbackModel(t)
+	server.Apply(first)
+	if server.Model() != first {
+		t.Error("the model is not the one applied")
+	}
 	if got := show(read(t, client)); got != "NOERROR aa A 192.0.2.4" {
 		t.Errorf("first answer: %s", got)
 	}
@@ -263,6 +270,21 @@ func TestSocketAllocations(t *testing.T) {
 		}
 	}); allocs != 0 {
 		t.Errorf("%v allocations for a query", allocs)
+	}
+}
+
+// TestStrangersBytes: a stranger's malformed bytes get nothing at all.
+func TestStrangersBytes(t *testing.T) {
+	m := loopbackModel(t)
+	for _, packet := range [][]byte{
+		pack(t, nil)[:headerLen+4],
+		pack(t, func(q *dns.Msg) { q.Opcode = dns.OpcodeUpdate }),
+		pack(t, func(q *dns.Msg) { q.Response = true }),
+	} {
+		buf := make([]byte, packetSize)
+		if r := m.respond(buf, copy(buf, packet), netip.MustParseAddr(strangerIP)); r.n != 0 || r.outcome != outDropped {
+			t.Errorf("%x was answered: %s", packet, r.outcome)
+		}
 	}
 }
 
