@@ -1,6 +1,7 @@
 package files
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -480,9 +481,23 @@ func TestEveryPrefix(t *testing.T) {
 				t.Fatal(p)
 			}
 			full := w.raws()
+			// The file stays open, and is not truncated to nothing: file systems wait for the disk then.
+			file, err := os.OpenFile(filepath.Join(w.dir, "a.yaml"), os.O_WRONLY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = file.Close() })
+			overwrite := func(content string) {
+				t.Helper()
+				_, err := file.WriteAt([]byte(content), 0)
+				if err := errors.Join(err, file.Truncate(int64(len(content)))); err != nil {
+					t.Fatal(err)
+				}
+				w.folder.glance("a.yaml", w.now, true)
+			}
 			check := func(n int) {
 				t.Helper()
-				w.write("a.yaml", after[:n])
+				overwrite(after[:n])
 				w.pass(later)
 				got := w.folder.store.held
 				for k, raw := range old {
@@ -515,7 +530,7 @@ func TestEveryPrefix(t *testing.T) {
 				if n%10 != 0 {
 					continue
 				}
-				w.write("a.yaml", after)
+				overwrite(after)
 				w.pass(settle)
 				if !maps.Equal(w.raws(), full) {
 					t.Fatalf("after a prefix of %d bytes the full file does not give the new state", n)
