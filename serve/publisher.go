@@ -96,7 +96,10 @@ func (p *publisher) run(ctx context.Context) {
 
 // apply publishes in the order that the package promises. It is called again at once when newer children come
 // while new names wait for their routes.
-func (p *publisher) apply(ctx context.Context, c *Children) {
+func (p *publisher) apply(ctx context.Context, children *Children) {
+	consistent := *children
+	consistent.DNS = routed(children.DNS, children.Proxy)
+	c := &consistent
 	p.applyAddresses(ctx, c)
 	if p.server.has(RoleDHCP) && !c.Refused[v1alpha1.ComponentDHCP] {
 		p.applyDHCP(ctx, c)

@@ -319,3 +319,21 @@ func (e *envoy) acknowledgeAll(name string) {
 	e.await(name)
 	e.acknowledge()
 }
+
+func TestNameWithoutBackendIsNotPublished(t *testing.T) {
+	s := start(t, "127.0.37.0/24")
+	ahead := s.children("a")
+	ahead.DNS = s.children("a", "b").DNS // the DNS child arrived before the proxy child
+	ahead.DNS.Spec.StaticEntries = append(ahead.DNS.Spec.StaticEntries,
+		v1alpha1.StaticEntry{Hostname: "kubernetes", IP: s.address(4).String(), PodView: v1alpha1.PodViewForwarded})
+	s.Apply([]Children{ahead})
+	s.awaitAnswer("api.a.example.com.", "127.0.37.4")
+	if got := s.ask("api.b.example.com."); got != "REFUSED" {
+		t.Errorf("a name without a route is answered %s", got)
+	}
+	if got := s.ask("kubernetes."); got != "NXDOMAIN" {
+		t.Errorf("an alias without a route is answered %s", got)
+	}
+	s.Apply([]Children{s.children("a", "b")})
+	s.awaitAnswer("api.b.example.com.", "127.0.37.4")
+}

@@ -27,6 +27,8 @@ const (
 	ConditionNoDeprecatedFields = "NoDeprecatedFields"
 	// ConditionImagesAgree (Infra) is False when the component images name different oooi images.
 	ConditionImagesAgree = "ImagesAgree"
+	// ConditionNeighboursServed (Infra) is False when the cluster does not serve kinds that are read.
+	ConditionNeighboursServed = "NeighboursServed"
 	// ConditionProgrammed (ProxyServer) is True when every Envoy acknowledged the current routes.
 	ConditionProgrammed = "Programmed"
 )
@@ -98,6 +100,11 @@ const (
 
 // Further reasons on Infras and children.
 const (
+	// ReasonTooLarge: the children would not fit into objects of a cluster.
+	ReasonTooLarge = "TooLarge"
+	// ReasonKindsMissing: HyperShift, Cluster API or KubeVirt is not installed yet.
+	ReasonKindsMissing = "KindsMissing"
+
 	ReasonNoUpstreams          = "NoUpstreams"
 	ReasonInternalProxyPending = "InternalProxyPending"
 	ReasonDeprecatedField      = "DeprecatedField"

@@ -170,7 +170,9 @@ func (f *claims) choose(path string, o *object, c *content) *object {
 }
 
 // doubtLast holds back the last object of a file that may be half-written, where it looks as if its end were
-// missing: the file lost objects, the object lost fields, or it is new and has no namespace yet.
+// missing: the file lost objects, the object lost fields, or it is new and has no namespace yet. A cut at the end of a
+// line between two additions to one object cannot be told from a finished edit; waiting for the rest in every
+// case would make each edit take a second.
 func (f *claims) doubtLast(last *object, next map[key]*object, vanished bool) bool {
 	old := f.objects[last.key]
 	switch {

@@ -22,6 +22,8 @@ type Objects struct {
 	Endpoints []*Endpoints
 	// Namespaces that exist.
 	Namespaces []string
+	// MissingKinds are kinds of neighbours that the cluster does not serve yet, as "Kind.group".
+	MissingKinds []string
 }
 
 // Machine is what the plan reads of a Cluster API Machine, in whichever version it is served.

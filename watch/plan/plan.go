@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -18,7 +19,17 @@ type Input struct {
 	Objects Objects
 	// Leases are the live DHCP leases of each Infra.
 	Leases map[types.NamespacedName][]Lease
+	// Limits of one Infra; zero: none.
+	Limits Limits
 }
+
+// Limits bound what one Infra may ask for, so that its children fit into objects of a cluster (1.5 MiB each).
+type Limits struct {
+	Attachments, Sources int
+}
+
+// ClusterLimits are the limits where children are objects of a cluster.
+var ClusterLimits = Limits{Attachments: 300, Sources: 10_000}
 
 // Result is what the objects ask for. Everything in it is sorted by namespace and name.
 type Result struct {
@@ -106,6 +117,9 @@ func Plan(in Input) *Result {
 	w := newIndex(in)
 	res := &Result{Infras: w.infras, Orphans: w.orphans}
 
+	for _, infra := range w.infras {
+		refuseTooMany(infra, in.Limits.Attachments, len(infra.Attachments), "attachments")
+	}
 	refuseSharedAddresses(w.infras)
 	for _, infra := range w.infras {
 		leaveOutConflicts(infra)
@@ -113,6 +127,7 @@ func Plan(in Input) *Result {
 	refuseAppsRanges(w.infras)
 	for _, infra := range w.infras {
 		discoverSources(infra, w, in.Leases[infra.Key()])
+		refuseTooMany(infra, in.Limits.Sources, countSources(infra), "sources")
 		for _, a := range infra.Attachments {
 			resolveTargets(a, w)
 		}
@@ -120,12 +135,34 @@ func Plan(in Input) *Result {
 		for _, a := range infra.Attachments {
 			reportAttachment(infra, a, w)
 		}
-		reportInfra(infra)
+		reportInfra(infra, in.Objects.MissingKinds)
 	}
 	for _, a := range w.orphans {
 		reportOrphan(a)
 	}
 	return res
+}
+
+// refuseTooMany refuses an Infra that is too large: what is served stays as it is.
+func refuseTooMany(infra *Infra, limit, n int, what string) {
+	if limit == 0 || n <= limit {
+		return
+	}
+	problem := v1alpha1.Problem{
+		Reason:  v1alpha1.ReasonTooLarge,
+		Field:   "metadata.name",
+		Message: fmt.Sprintf("%d %s, the limit of one Infra in a cluster is %d: nothing is written; use a second Infra", n, what, limit),
+	}
+	infra.problems = append(infra.problems, problem)
+	refuseOwnMistakes(infra)
+}
+
+func countSources(infra *Infra) int {
+	n := 0
+	for _, a := range infra.Attachments {
+		n += len(a.Sources)
+	}
+	return n
 }
 
 func compareKeys(a, b metav1.Object) int {

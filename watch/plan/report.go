@@ -67,7 +67,7 @@ func reportOrphan(a *Attachment) {
 }
 
 // reportInfra writes the conditions of an Infra; its attachments' are complete.
-func reportInfra(infra *Infra) {
+func reportInfra(infra *Infra, missingKinds []string) {
 	s := &infra.Status
 	s.ObservedGeneration = infra.Object.Generation
 	s.Attachments.Total = int32(len(infra.Attachments))
@@ -86,6 +86,7 @@ func reportInfra(infra *Infra) {
 	reportUpstreams(infra)
 	reportDeprecated(infra)
 	reportImages(infra)
+	reportMissingKinds(infra, missingKinds)
 	slices.SortStableFunc(s.Conditions, func(x, y metav1.Condition) int { return strings.Compare(x.Type, y.Type) })
 	setReady(&s.Conditions, "the configuration can be served",
 		v1alpha1.ConditionAccepted, v1alpha1.ConditionAttachmentsAccepted, v1alpha1.ConditionSourcesUnique)
@@ -186,5 +187,13 @@ func reportImages(infra *Infra) {
 			setCondition(&infra.Status.Conditions, v1alpha1.ConditionImagesAgree, metav1.ConditionFalse, v1alpha1.ReasonImagesDisagree,
 				fmt.Sprintf("oooi is one image, but the components name %s and %s: only proxy.managerImage counts", manager, image))
 		}
+	}
+}
+
+// reportMissingKinds says which neighbours are not installed; what does not need them works.
+func reportMissingKinds(infra *Infra, missing []string) {
+	if len(missing) > 0 {
+		setCondition(&infra.Status.Conditions, v1alpha1.ConditionNeighboursServed, metav1.ConditionFalse, v1alpha1.ReasonKindsMissing,
+			"the cluster does not serve "+strings.Join(missing, ", ")+": what is read of them is missing until their definitions are installed")
 	}
 }
