@@ -118,7 +118,7 @@ func TestWrongChildKeepsTheLastGoodOne(t *testing.T) {
 	s.awaitAnswer("api.a.example.com.", "127.0.36.4")
 	wrong := s.children("a")
 	wrong.DHCP.Spec.LeaseConfig.RangeEnd = "127.0.36.1"
-	wrong.DNS.Spec.StaticEntries[0].Hostname = "not a name"
+	wrong.DNS.Spec.UpstreamDNS = []string{"not an address"}
 	s.Apply([]Children{wrong})
 	s.await("both refusals", func() bool {
 		st := s.State()[0]
