@@ -196,16 +196,17 @@ func (m *Model) buildReservations(spec *v1alpha1.DHCPServerSpec, gateway netip.A
 			if kept.addr == gateway || kept.addr == m.serverIP {
 				return fmt.Errorf("%s.ip: %s is the gateway or serverIP", field, kept.addr)
 			}
-			for _, text := range spec.LeaseConfig.Excluded {
-				if from, to, err := parseRange(text); err == nil && !kept.addr.Less(from) && !to.Less(kept.addr) {
-					return fmt.Errorf("%s.ip: %s is excluded by %s", field, kept.addr, text)
-				}
-			}
 			if other, dup := m.reserved[kept.addr]; dup {
 				return fmt.Errorf("%s.ip: %s is reserved for %s already", field, kept.addr, other)
 			}
-			m.reserved[kept.addr] = mac
-			m.pool.remove(kept.addr, kept.addr)
+			if excludes(spec.LeaseConfig.Excluded, kept.addr) {
+				// The exclusion wins, and the client gets an address of the pool: an apps range that an
+				// attachment lays over a reservation must not cost the whole VLAN its DHCP.
+				kept.addr = netip.Addr{}
+			} else {
+				m.reserved[kept.addr] = mac
+				m.pool.remove(kept.addr, kept.addr)
+			}
 		}
 		m.reservations[mac] = kept
 	}
@@ -256,6 +257,14 @@ func (m *Model) buildOptions(spec *v1alpha1.DHCPServerSpec, gateway netip.Addr, 
 	m.times = appendOption(m.times, optT1, binary.BigEndian.AppendUint32(nil, seconds/2))
 	m.times = appendOption(m.times, optT2, binary.BigEndian.AppendUint32(nil, uint32(uint64(seconds)*7/8)))
 	return nil
+}
+
+// excludes tells whether one of the ranges, which buildPool has checked, holds the address.
+func excludes(ranges []string, addr netip.Addr) bool {
+	return slices.ContainsFunc(ranges, func(text string) bool {
+		first, last, err := parseRange(text)
+		return err == nil && !addr.Less(first) && !last.Less(addr)
+	})
 }
 
 // parseRange reads "ip" or "first-last".

@@ -55,7 +55,6 @@ func TestBuildRefuses(t *testing.T) {
 		{reserve("52:54:00:00:00:01", "198.51.100.1", ""), "reservations[3].ip: 198.51.100.1 is outside of the CIDR 192.0.2.0/24"},
 		{reserve("52:54:00:00:00:01", "192.0.2.1", ""), "reservations[3].ip: 192.0.2.1 is the gateway or serverIP"},
 		{reserve("52:54:00:00:00:01", "", "two words"), `reservations[3].hostname: "two words" is not a domain name: ' ' cannot be part of one`},
-		{func(s *v1alpha1.DHCPServerSpec) { s.LeaseConfig.Excluded = []string{"192.0.2.40-192.0.2.60"} }, "reservations[0].ip: 192.0.2.50 is excluded by 192.0.2.40-192.0.2.60"},
 
 		{option(1, "255.0.0.0"), "options[0]: option 1: cannot be set here: it comes from networkConfig.cidr"},
 		{option(3, "192.0.2.9"), "options[0]: option 3: cannot be set here: it comes from networkConfig.gateway"},
@@ -154,6 +153,19 @@ func TestPoolLeavesOutWhatIsNotItsOwn(t *testing.T) {
 	const want = "192.0.2.10 192.0.2.12 192.0.2.191 192.0.2.194 192.0.2.195 192.0.2.196 192.0.2.197 192.0.2.198 192.0.2.199 192.0.2.200"
 	if strings.Join(got, " ") != want || m.pool.size != len(got) {
 		t.Errorf("%d addresses: %s\nwant %s", m.pool.size, got, want)
+	}
+}
+
+// An apps range of one attachment must not stop DHCP for the others.
+func TestAnExclusionWinsOverAReservation(t *testing.T) {
+	d := child()
+	d.Spec.LeaseConfig.Excluded = []string{"192.0.2.40-192.0.2.60"}
+	v := newVLAN(t, d)
+	if got := describe(v.say("0a DISCOVER requested=192.0.2.50")); got != "OFFER 192.0.2.100 -> 0a" {
+		t.Errorf("the client whose reservation is excluded got %s", got)
+	}
+	if got := describe(v.say("01 DISCOVER requested=192.0.2.50")); got != "OFFER 192.0.2.101 -> 01" {
+		t.Errorf("another client got %s", got)
 	}
 }
 
