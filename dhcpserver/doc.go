@@ -15,7 +15,7 @@
 // A client is its hardware address: the initrd and the real root of one machine use different
 // client identifiers, and cloned machines share one. A client gets its reservation, else the
 // address it has or had, else the one it asks for, else one that nobody ever had, else the one
-// whose lease ran out longest ago.
+// whose lease ran out longest ago. An excluded address is nobody's, reserved or not.
 //
 // The server is authoritative for its VLAN: it refuses (DHCPNAK) what it knows to be wrong.
 // INIT-REBOOT for anything but the client's own lease is refused, that of an unknown client
