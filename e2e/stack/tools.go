@@ -34,6 +34,10 @@ func EnvoyBinary() (string, error) { return tool("ENVOY", "envoy") }
 // Grpcurl is the path of grpcurl: $GRPCURL, or the one that e2e/tools/build builds.
 func Grpcurl() (string, error) { return tool("GRPCURL", "build", "grpcurl") }
 
+// KubebuilderAssets is the folder of kube-apiserver, kube-controller-manager and etcd: $KUBEBUILDER_ASSETS, or the one
+// that e2e/tools/kubebuilder-assets fills.
+func KubebuilderAssets() (string, error) { return tool("KUBEBUILDER_ASSETS", "kubebuilder-assets") }
+
 // tool returns the value of an environment variable, or the path that a script under e2e/tools prints.
 func tool(variable string, script ...string) (string, error) {
 	if path := os.Getenv(variable); path != "" {
