@@ -3,6 +3,7 @@ package dnsserver
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -546,7 +547,8 @@ func TestResolvConf(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f := newForwarder(Config{ResolvConf: path, Log: discard()}, nil)
+	var log strings.Builder
+	f := newForwarder(Config{ResolvConf: path, Log: slog.New(slog.NewTextHandler(&log, nil))}, nil)
 	m := loopbackModel(t, upstreams("198.51.100.1", "resolv.conf"))
 	expand := func() string {
 		addrs, err := f.expand(m)
@@ -574,8 +576,14 @@ func TestResolvConf(t *testing.T) {
 	}
 	m = loopbackModel(t, upstreams("resolv.conf"))
 	write("nameserver " + serverIP + "\n")
-	if got := expand(); got != errNobody.Error() {
-		t.Errorf("only this server: %s", got)
+	for range 3 {
+		if got := expand(); got != errNobody.Error() {
+			t.Errorf("only this server: %s", got)
+		}
+	}
+	// Gone at first, there, gone, there again: each is said once.
+	if said := strings.Count(log.String(), "\n"); said != 4 || strings.Count(log.String(), "WARN") != 2 {
+		t.Errorf("the log says:\n%s", log.String())
 	}
 }
 

@@ -3,7 +3,6 @@ package dnsserver
 import (
 	"flag"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"strings"
 	"testing"
@@ -157,5 +156,3 @@ func show(m *dns.Msg) string {
 	}
 	return strings.Join(out, " ")
 }
-
-func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }

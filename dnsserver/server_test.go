@@ -67,8 +67,13 @@ func start(t testing.TB, config Config, ip string, models ...*Model) (*Server, n
 	go func() { done <- server.Run(ctx, sockets) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Errorf("Run: %v", err)
+			}
+		case <-time.After(deadline):
+			t.Error("Run goes on after its context has ended")
 		}
 	})
 	return server, addr
@@ -486,8 +491,27 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestRunEnds: Run returns nil when its context ends, whether or not there was a model.
+// TestRunEnds: Run returns nil when its context ends, whether or not there was a model, with queries
+// in flight and connections open.
 func TestRunEnds(t *testing.T) {
+	t.Run("busy", func(t *testing.T) {
+		up := startUpstream(t, "127.0.9.1", silence)
+		limits := Limits{ConnIdle: time.Hour, Attempt: time.Hour, Forward: time.Hour}
+		server, addr := start(t, Config{Limits: limits}, serverIP, loopbackModel(t, upstreams(up.addr)))
+		dialTCP(t, vlanIP, addr)
+		for i, conn := range []net.Conn{dialUDP(t, vlanIP, addr), dialTCP(t, vlanIP, addr)} {
+			packet := pack(t, func(q *dns.Msg) { q.Question[0].Name = fmt.Sprintf("n%d.example.org.", i) })
+			if conn.LocalAddr().Network() == "tcp" {
+				packet = frame(packet)
+			}
+			if _, err := conn.Write(packet); err != nil {
+				t.Fatal(err)
+			}
+		}
+		eventually(t, "two queries in flight, two connections open", func() bool {
+			return testutil.ToFloat64(server.metrics.inFlight) == 2 && testutil.ToFloat64(server.metrics.conns) == 2
+		})
+	})
 	for _, models := range [][]*Model{nil, {loopbackModel(t)}} {
 		t.Run(fmt.Sprint(len(models)), func(t *testing.T) { start(t, Config{}, serverIP, models...) })
 	}
