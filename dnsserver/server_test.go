@@ -3,6 +3,7 @@ package dnsserver
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -372,7 +373,7 @@ func TestTCPPipelining(t *testing.T) {
 	if got := readFrame(t, conn); got.Id != 1 || show(got) != "NOERROR A 198.51.100.7" {
 		t.Errorf("forwarded answer: %d %s", got.Id, show(got))
 	}
-	if n, err := conn.Read(make([]byte, 1)); err != io.EOF {
+	if n, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("after the last answer: %d bytes, %v", n, err)
 	}
 }
@@ -386,7 +387,7 @@ func TestTCPIdle(t *testing.T) {
 		if _, err := conn.Write(sent); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := conn.Read(make([]byte, 1)); err != io.EOF || n != 0 {
+		if n, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) || n != 0 {
 			t.Errorf("%s: %d bytes, %v; want the end", name, n, err)
 		}
 	}
