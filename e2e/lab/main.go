@@ -32,7 +32,11 @@ func main() {
 }
 
 func run(ctx context.Context, out io.Writer) error {
-	if os.Geteuid() != 0 {
+	may, err := mayMakeNetworks()
+	if err != nil {
+		return err
+	}
+	if !may {
 		return enterUserNamespace()
 	}
 	enter := func(h stack.Host) string { return "ip netns exec " + string(h) }
@@ -58,8 +62,22 @@ func run(ctx context.Context, out io.Writer) error {
 	return errors.Join(show(starting, ctx, l, enter, out), l.Stop())
 }
 
+// mayMakeNetworks tells whether this process has what network namespaces take: root has, unless somebody took it away.
+func mayMakeNetworks() (bool, error) {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return false, fmt.Errorf("reading this process's capabilities: %w", err)
+	}
+	const needed = 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_NET_RAW
+	return data[0].Effective&needed == needed, nil
+}
+
 // enterUserNamespace starts the program again as root of a user namespace, in this process's place.
 func enterUserNamespace() error {
+	if os.Getenv(inUserNamespace) != "" {
+		return errors.New("this user namespace gives no power over networks: run as root")
+	}
 	const needed = "needs root, or a kernel that lets users make user namespaces (unshare -Urnm)"
 	if out, err := exec.Command("unshare", "-Urnm", "true").CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %s", needed, strings.TrimSpace(string(out)))
@@ -109,8 +127,8 @@ func show(starting, ctx context.Context, l *netlab.Lab, enter func(stack.Host) s
 		{"", curl(l.WorkerB, "kubernetes.default.svc"), "cluster example-hcp-b, service kube-apiserver"},
 		{"By alias, from nobody's machine", curl(l.Stranger, "kubernetes.default.svc") + " 2>/dev/null || echo closed", "closed"},
 		{"Without a server name", enter(l.WorkerB) + " curl -sSk https://" + netlab.Proxy + ":6443/", "cluster example-hcp-b, service kube-apiserver"},
-		{"Why", enter(l.Pod) + " bin/oooi explain --source " + netlab.WorkerA + " --sni kubernetes.default.svc", "…routed to clusters-example-hcp-a/kube-apiserver:6443 of attachment example-hcp-a…"},
-		{"The leases", enter(l.Pod) + " bin/oooi leases", "…" + netlab.WorkerA + "…"},
+		{"Why", enter(l.Pod) + " " + l.Oooi.Binary + " explain --source " + netlab.WorkerA + " --sni kubernetes.default.svc", "…routed to clusters-example-hcp-a/kube-apiserver:6443 of attachment example-hcp-a…"},
+		{"The leases", enter(l.Pod) + " " + l.Oooi.Binary + " leases", "…" + netlab.WorkerA + "…"},
 	} {
 		if t[0] != "" {
 			fmt.Fprintln(out, t[0]+":")

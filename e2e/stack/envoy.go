@@ -37,7 +37,7 @@ func (e *Envoy) Start(ctx context.Context) error {
 		return err
 	}
 	e.process, err = e.Host.Start(e.logs, e.Name, append([]string{
-		e.Binary, "-c", file, "--use-dynamic-base-id", "--concurrency", "1", "--log-level", "info",
+		e.Binary, "-c", file, "--use-dynamic-base-id", "--concurrency", "1", "--log-level", "warning",
 	}, e.Args...)...)
 	if err != nil {
 		return err
