@@ -2,7 +2,9 @@ package xds
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"strings"
 	"syscall"
@@ -109,6 +111,11 @@ func TestEnvoyNoticesNothingOfARestart(t *testing.T) {
 	serverIP, cpA, workerA, workerB := ip[0], ip[1], ip[2], ip[3]
 	a := startControlPlane(t, "a", cpA)
 	proxy := proxyServer(serverIP, attachment("a", cpA, a.ports, workerA))
+	for i := range proxy.Spec.Backends {
+		if b := &proxy.Spec.Backends[i]; b.TargetService == "konnectivity-server" {
+			b.Addresses = []string{cpA, cpA} // as of a headless Service: endpoints are resumed too
+		}
+	}
 	s := startServer(t, "127.0.0.1:0")
 	s.Apply(testInfra, mustBuild(t, proxy, Options{PortOffset: portOffset}))
 	e := startEnvoy(t, "pod-1", s.address)
@@ -118,7 +125,7 @@ func TestEnvoyNoticesNothingOfARestart(t *testing.T) {
 		for _, name := range []string{
 			"listener_manager.lds.update_success", "listener_manager.listener_added", "listener_manager.listener_modified",
 			"listener_manager.listener_in_place_updated", "listener_manager.listener_removed", "cluster_manager.cds.update_success",
-			"cluster_manager.cluster_added", "cluster_manager.cluster_modified", "cluster_manager.cluster_removed",
+			"cluster.clusters/a/konnectivity-server.update_success", "cluster_manager.cluster_added", "cluster_manager.cluster_modified", "cluster_manager.cluster_removed",
 		} {
 			values = append(values, e.stat(name))
 		}
@@ -226,4 +233,80 @@ func TestEnvoyOfARemovedInfraListensNowhere(t *testing.T) {
 		_, _, err := dial(workerA, serverIP, 443, "kubernetes")
 		return errors.Is(err, syscall.ECONNREFUSED)
 	})
+}
+
+// Over many random changes of everything else, no stream of an attachment that stays is lost, and routes are those of the
+// last change.
+func TestEnvoyKeepsStreamsOverRandomChanges(t *testing.T) {
+	ip := loopbacks(14)
+	serverIP, workerA, pool := ip[0], ip[5], ip[6:]
+	names := []string{"a", "b", "c", "d"}
+	planes := map[string]*controlPlane{}
+	for i, name := range names {
+		planes[name] = startControlPlane(t, name, ip[1+i])
+	}
+	rnd := rand.New(rand.NewPCG(7, 7))
+	// random gives a ProxyServer in which a stays, and the owner of each source of the pool.
+	random := func() (*v1alpha1.ProxyServer, map[string]string) {
+		sources := map[string][]string{"a": {workerA}}
+		owner := map[string]string{}
+		for _, source := range pool {
+			if name := names[rnd.IntN(len(names))]; rnd.IntN(3) > 0 {
+				sources[name] = append(sources[name], source)
+				owner[source] = name
+			}
+		}
+		var all [][]v1alpha1.Backend
+		for i, name := range names {
+			if i > 0 && rnd.IntN(3) == 0 { // it leaves, and its sources with it
+				for _, source := range sources[name] {
+					delete(owner, source)
+				}
+				continue
+			}
+			backends := attachment(name, ip[1+i], planes[name].ports, sources[name]...)
+			if rnd.IntN(2) == 0 {
+				backends[2].AlternateHostnames = []string{"login." + name + ".example.com"}
+			}
+			timeout := int32(10 + rnd.IntN(2)) // changes the clusters, those of a too
+			for j := range backends {
+				backends[j].TimeoutSeconds = timeout
+			}
+			all = append(all, backends)
+		}
+		return proxyServer(serverIP, all...), owner
+	}
+
+	s := startServer(t, "127.0.0.1:0")
+	s.Apply(testInfra, mustBuild(t, proxyServer(serverIP, attachment("a", ip[1], planes["a"].ports, workerA)), Options{PortOffset: portOffset}))
+	e := startEnvoy(t, "pod-1", s.address)
+	waitAcknowledged(t, s.Server)
+	held := streamsOf(t, "a", serverIP, workerA)
+	for i := range 100 {
+		proxy, owner := random()
+		s.Apply(testInfra, mustBuild(t, proxy, Options{PortOffset: portOffset}))
+		if i%10 > 0 {
+			continue // the next change comes while this one is under way
+		}
+		waitAcknowledged(t, s.Server)
+		allAlive(t, fmt.Sprintf("change %d", i), held)
+		for _, source := range pool {
+			want := "closed"
+			if name := owner[source]; name != "" {
+				want = name + "/kube-apiserver"
+			}
+			if got := reaches(source, serverIP, 443, "kubernetes.default"); got != want {
+				t.Errorf("change %d: from %s the alias reaches %s, want %s", i, source, got, want)
+			}
+			if got := reaches(source, serverIP, 6443, ""); got != want {
+				t.Errorf("change %d: from %s without a name one reaches %s, want %s", i, source, got, want)
+			}
+		}
+	}
+	waitAcknowledged(t, s.Server)
+	eventually(t, "Envoy has drained what went", func() bool { return e.draining() == 0 })
+	allAlive(t, "all changes", held)
+	if st := s.Status(testInfra)[0]; st.Error != "" || st.Acknowledged != s.Version(testInfra) {
+		t.Errorf("status %+v", st)
+	}
 }

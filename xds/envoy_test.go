@@ -124,6 +124,7 @@ func startEnvoy(t testing.TB, nodeID string, xds *net.TCPAddr, changes ...func(b
 	cmd := exec.Command(binary, "-c", file, "--admin-address-path", adminFile, "--disable-hot-restart",
 		"--drain-time-s", "1", "--concurrency", "2", "--log-level", "info", "--file-flush-interval-msec", "50")
 	cmd.Stderr, cmd.Stdout = e.log, e.out
+	cmd.WaitDelay = patience // were ENVOY a script, what it started could keep the pipes open
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -211,9 +212,20 @@ func dial(source, server string, port int, sni string, changes ...dialChange) (c
 	return conn, conn.ConnectionState().PeerCertificates[0].Subject.CommonName, nil
 }
 
+// dialListening is dial once the port listens: Envoy acknowledges a listener a moment before its workers have it.
+func dialListening(source, server string, port int, sni string, changes ...dialChange) (*tls.Conn, string, error) {
+	deadline := time.Now().Add(patience)
+	for {
+		conn, identity, err := dial(source, server, port, sni, changes...)
+		if !errors.Is(err, syscall.ECONNREFUSED) || time.Now().After(deadline) {
+			return conn, identity, err
+		}
+	}
+}
+
 // reaches tells who answers, or "closed".
 func reaches(source, server string, port int, sni string, changes ...dialChange) string {
-	conn, identity, err := dial(source, server, port, sni, changes...)
+	conn, identity, err := dialListening(source, server, port, sni, changes...)
 	if err != nil {
 		if errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
 			return "closed"
@@ -232,7 +244,7 @@ type stream struct {
 
 func openStream(t testing.TB, source, server string, port int, sni string) *stream {
 	t.Helper()
-	conn, identity, err := dial(source, server, port, sni)
+	conn, identity, err := dialListening(source, server, port, sni)
 	if err != nil {
 		t.Fatalf("%s from %s: %v", sni, source, err)
 	}

@@ -184,9 +184,6 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	case err := <-served:
 		g.Stop()
 		svc.readers.Wait()
-		if errors.Is(err, grpc.ErrServerStopped) {
-			err = net.ErrClosed
-		}
 		return fmt.Errorf("xDS listener %s: %w", l.Addr(), err)
 	case <-ctx.Done():
 	}
@@ -204,7 +201,10 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		g.Stop()
 		<-stopped
 	}
-	<-served
+	err := <-served
 	svc.readers.Wait()
+	if err != nil && !errors.Is(err, grpc.ErrServerStopped) { // stopped before it had begun
+		return fmt.Errorf("xDS listener %s: %w", l.Addr(), err)
+	}
 	return nil
 }

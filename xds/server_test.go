@@ -571,3 +571,17 @@ func TestApplyWhileEverybodyLooks(t *testing.T) {
 		waits[i]()
 	}
 }
+
+func TestServeThatIsStoppedAtOnce(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for range 20 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := NewServer(testLog(t), prometheus.NewRegistry()).Serve(ctx, l); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
