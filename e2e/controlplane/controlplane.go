@@ -1,0 +1,213 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+
+	"github.com/densityops/oooi/e2e/stack"
+)
+
+// AdminUser is the name that the admin's requests have in the audit log.
+const AdminUser = "admin"
+
+// controllers are those of kube-controller-manager that make sense without nodes.
+var controllers = []string{
+	"garbage-collector-controller", "namespace-controller", "serviceaccount-controller",
+	"root-ca-certificate-publisher-controller", "deployment-controller", "replicaset-controller", "daemonset-controller",
+	"endpointslice-controller", "endpointslice-mirroring-controller", "disruption-controller", "clusterrole-aggregation-controller",
+}
+
+// ControlPlane is a running control plane.
+type ControlPlane struct {
+	// Etcd keeps the objects.
+	Etcd *Part
+	// APIServer is kube-apiserver.
+	APIServer *Part
+	// ControllerManager is kube-controller-manager. Start leaves it to the test to start it: its garbage
+	// collector takes up to 30 s to notice kinds that are installed later.
+	ControllerManager *Part
+	// Dynamic is the admin's client, without a rate limit.
+	Dynamic dynamic.Interface
+	// Mapper finds the resources of kinds.
+	Mapper *restmapper.DeferredDiscoveryRESTMapper
+
+	folder    string
+	url       string
+	authority *authority
+	admin     *rest.Config
+	client    *http.Client
+}
+
+// Start starts etcd and kube-apiserver and waits until the latter is ready, RBAC's own roles included. Data, certificates,
+// kubeconfig files and logs go to the folder, which must be there. The flags are added to kube-apiserver's.
+func Start(ctx context.Context, folder string, flags ...string) (*ControlPlane, error) {
+	assets, err := stack.KubebuilderAssets()
+	if err != nil {
+		return nil, err
+	}
+	ports, err := freePorts(4)
+	if err != nil {
+		return nil, err
+	}
+	c := &ControlPlane{folder: folder, url: "https://127.0.0.1:" + ports[2]}
+	if c.authority, err = newAuthority(folder); err != nil {
+		return nil, err
+	}
+	serving, err := c.authority.issue("serving")
+	if err != nil {
+		return nil, err
+	}
+	tokens, err := c.authority.issue("serviceaccounts")
+	if err != nil {
+		return nil, err
+	}
+	if err := c.newClients(); err != nil {
+		return nil, err
+	}
+	policy := filepath.Join(folder, "audit-policy.yaml")
+	if err := os.WriteFile(policy, []byte(auditPolicy), 0o600); err != nil {
+		return nil, err
+	}
+
+	etcd := "http://127.0.0.1:" + ports[0]
+	c.Etcd = c.part("etcd", assets, etcd+"/readyz", []string{
+		"--data-dir=" + filepath.Join(folder, "etcd"), "--unsafe-no-fsync", "--log-level=warn",
+		"--listen-client-urls=" + etcd, "--advertise-client-urls=" + etcd, "--listen-peer-urls=http://127.0.0.1:" + ports[1],
+		// A benchmark's objects, and all their versions.
+		"--quota-backend-bytes=" + strconv.Itoa(4<<30),
+	})
+	c.APIServer = c.part("kube-apiserver", assets, c.url+"/readyz", append([]string{
+		"--etcd-servers=" + etcd, "--bind-address=127.0.0.1", "--secure-port=" + ports[2],
+		"--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none", "--service-cluster-ip-range=10.96.0.0/16",
+		"--tls-cert-file=" + serving.certFile, "--tls-private-key-file=" + serving.keyFile, "--client-ca-file=" + c.authority.file(),
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + tokens.certFile,
+		"--service-account-signing-key-file=" + tokens.keyFile, "--authorization-mode=RBAC",
+		// Nothing runs the Pods, so they need no tokens, and no default ServiceAccount before they are written.
+		"--disable-admission-plugins=ServiceAccount",
+		"--audit-policy-file=" + policy, "--audit-log-path=" + c.auditLog(), "--audit-log-maxsize=100000",
+	}, flags...))
+	manager, err := c.kubeconfigOf("system:kube-controller-manager", "system:masters")
+	if err != nil {
+		return nil, err
+	}
+	c.ControllerManager = c.part("kube-controller-manager", assets, "https://127.0.0.1:"+ports[3]+"/healthz", []string{
+		"--kubeconfig=" + manager, "--bind-address=127.0.0.1", "--secure-port=" + ports[3],
+		"--tls-cert-file=" + serving.certFile, "--tls-private-key-file=" + serving.keyFile,
+		"--service-account-private-key-file=" + tokens.keyFile, "--root-ca-file=" + c.authority.file(),
+		"--leader-elect=false", "--controllers=" + strings.Join(controllers, ","), "--concurrent-gc-syncs=5",
+		"--kube-api-qps=500", "--kube-api-burst=1000",
+	})
+
+	for _, part := range []*Part{c.Etcd, c.APIServer} {
+		if err := part.Start(ctx); err != nil {
+			return nil, errors.Join(err, c.Stop())
+		}
+	}
+	return c, nil
+}
+
+// Stop ends everything at once. The folder stays.
+func (c *ControlPlane) Stop() error {
+	err := errors.Join(c.ControllerManager.Kill(), c.APIServer.Kill(), c.Etcd.Kill())
+	utilnet.CloseIdleConnectionsFor(c.client.Transport)
+	return err
+}
+
+// URL of kube-apiserver.
+func (c *ControlPlane) URL() string { return c.url }
+
+// newClients makes the admin's clients.
+func (c *ControlPlane) newClients() error {
+	admin, err := c.authority.issue(AdminUser, "system:masters")
+	if err != nil {
+		return err
+	}
+	c.admin = &rest.Config{
+		Host:            c.url,
+		TLSClientConfig: rest.TLSClientConfig{CAData: c.authority.pem, CertData: admin.cert, KeyData: admin.key},
+		QPS:             -1,
+		UserAgent:       "e2e",
+		// What the API server says in passing, deprecations for one, is for kubectl's users.
+		WarningHandler: rest.NoWarnings{},
+	}
+	if c.client, err = rest.HTTPClientFor(c.admin); err != nil {
+		return err
+	}
+	if c.Dynamic, err = dynamic.NewForConfigAndClient(c.admin, c.client); err != nil {
+		return err
+	}
+	kinds, err := discovery.NewDiscoveryClientForConfigAndClient(c.admin, c.client)
+	if err != nil {
+		return err
+	}
+	c.Mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(kinds))
+	return nil
+}
+
+// part is a program that is ready when it answers a GET of the URL with 200.
+func (c *ControlPlane) part(name, assets, url string, flags []string) *Part {
+	return &Part{
+		name:   name,
+		folder: c.folder,
+		argv:   append([]string{filepath.Join(assets, name)}, flags...),
+		ready: func(ctx context.Context) error {
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+			if err != nil {
+				return err
+			}
+			response, err := c.client.Do(request)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = response.Body.Close() }() // only read
+			body, err := io.ReadAll(response.Body)
+			if err != nil {
+				return err
+			}
+			if response.StatusCode != http.StatusOK {
+				return fmt.Errorf("%s answers %s: %s", url, response.Status, body)
+			}
+			return nil
+		},
+	}
+}
+
+// freePorts finds TCP ports of 127.0.0.1 that nobody listens on, below those that the kernel gives to outgoing
+// connections: a server that is away for a while finds its port free when it comes back.
+func freePorts(n int) ([]string, error) {
+	var listeners []net.Listener
+	defer func() {
+		for _, l := range listeners {
+			_ = l.Close() // it accepted nothing
+		}
+	}()
+	var ports []string
+	for range 1000 {
+		if len(ports) == n {
+			return ports, nil
+		}
+		port := strconv.Itoa(20000 + rand.IntN(12000))
+		l, err := net.Listen("tcp4", "127.0.0.1:"+port)
+		if err != nil {
+			continue // somebody has it
+		}
+		listeners, ports = append(listeners, l), append(ports, port)
+	}
+	return nil, fmt.Errorf("no %d free ports between 20000 and 32000 on 127.0.0.1", n)
+}

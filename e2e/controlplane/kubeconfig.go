@@ -1,0 +1,80 @@
+package controlplane
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// AdminConfig is a client configuration of the admin, who may do everything, without a rate limit.
+func (c *ControlPlane) AdminConfig() *rest.Config { return rest.CopyConfig(c.admin) }
+
+// AdminKubeconfig writes a kubeconfig file of the admin and returns its path.
+func (c *ControlPlane) AdminKubeconfig() (string, error) { return c.kubeconfigOf(AdminUser, "system:masters") }
+
+// ServiceAccountKubeconfig writes a kubeconfig file with a token of a ServiceAccount, good for an hour, and returns its
+// path. The ServiceAccount must be there.
+func (c *ControlPlane) ServiceAccountKubeconfig(ctx context.Context, namespace, name string) (string, error) {
+	token, err := c.token(ctx, namespace, name)
+	if err != nil {
+		return "", err
+	}
+	return c.writeKubeconfig(namespace+"-"+name, namespace, &clientcmdapi.AuthInfo{Token: token})
+}
+
+// ServiceAccountConfig is a client configuration with a token of a ServiceAccount, good for an hour.
+func (c *ControlPlane) ServiceAccountConfig(ctx context.Context, namespace, name string) (*rest.Config, error) {
+	token, err := c.token(ctx, namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	return &rest.Config{Host: c.url, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAData: c.authority.pem}, QPS: -1}, nil
+}
+
+// token asks the API server for a token of a ServiceAccount (TokenRequest).
+func (c *ControlPlane) token(ctx context.Context, namespace, name string) (string, error) {
+	request := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+		"metadata": map[string]any{"name": name},
+		"spec":     map[string]any{"expirationSeconds": int64(3600)},
+	}}
+	accounts := schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}
+	answer, err := c.Dynamic.Resource(accounts).Namespace(namespace).Create(ctx, request, metav1.CreateOptions{}, "token")
+	if err != nil {
+		return "", fmt.Errorf("token of ServiceAccount %s/%s: %w", namespace, name, err)
+	}
+	token, _, err := unstructured.NestedString(answer.Object, "status", "token")
+	if err != nil || token == "" {
+		return "", fmt.Errorf("token of ServiceAccount %s/%s: the answer holds none (%v)", namespace, name, err)
+	}
+	return token, nil
+}
+
+// kubeconfigOf writes a kubeconfig file of a user with a certificate.
+func (c *ControlPlane) kubeconfigOf(user string, groups ...string) (string, error) {
+	client, err := c.authority.issue(user, groups...)
+	if err != nil {
+		return "", err
+	}
+	return c.writeKubeconfig(user, "", &clientcmdapi.AuthInfo{ClientCertificateData: client.cert, ClientKeyData: client.key})
+}
+
+func (c *ControlPlane) writeKubeconfig(name, namespace string, user *clientcmdapi.AuthInfo) (string, error) {
+	config := clientcmdapi.NewConfig()
+	config.Clusters["test"] = &clientcmdapi.Cluster{Server: c.url, CertificateAuthorityData: c.authority.pem}
+	config.AuthInfos[name] = user
+	config.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: name, Namespace: namespace}
+	config.CurrentContext = "test"
+	path := filepath.Join(c.folder, name+".kubeconfig")
+	if err := clientcmd.WriteToFile(*config, path); err != nil {
+		return "", fmt.Errorf("kubeconfig of %s: %w", name, err)
+	}
+	return path, nil
+}
