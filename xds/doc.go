@@ -8,8 +8,8 @@
 // and addresses stand only in the listener's matcher, so that a new worker or a new name changes
 // no chain and drains no connection.
 //
-// A publisher has one response in flight: clusters first, then endpoints, then listeners, and only when
-// Envoy acknowledged those, what is no longer needed goes. What Envoy refuses is found by halving the
+// A publisher has one response in flight (endpoints aside, which Envoy needs before it acknowledges their clusters): clusters
+// first, then endpoints, then listeners, and only when Envoy acknowledged those, what is no longer needed goes. What Envoy refuses is found by halving the
 // response, left at its last good version, and tried again by the next Apply, never before.
 //
 // The package must never send a part of a snapshot as if it were the whole, never push what Envoy has

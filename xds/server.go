@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -110,7 +111,7 @@ func (s *Server) Version(infraName string) string {
 func (s *Server) Status(infraName string) []v1alpha1.EnvoyStatus {
 	var statuses []v1alpha1.EnvoyStatus
 	seen := map[string]int{}
-	for _, session := range s.sessionsOf(infraName) {
+	for _, session := range s.sessionsOf(s.find(infraName)) {
 		status := session.status()
 		seen[status.Name]++
 		if n := seen[status.Name]; n > 1 {
@@ -121,22 +122,27 @@ func (s *Server) Status(infraName string) []v1alpha1.EnvoyStatus {
 	return statuses
 }
 
-func (s *Server) sessionsOf(infraName string) []*session {
+// find gives an Infra, nil when it is not known.
+func (s *Server) find(infraName string) *infra {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	in := s.infras[infraName]
+	return s.infras[infraName]
+}
+
+// sessionsOf copies the sessions of an Infra, if there is one.
+func (s *Server) sessionsOf(in *infra) []*session {
 	if in == nil {
 		return nil
 	}
-	return append([]*session(nil), in.sessions...)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(in.sessions)
 }
 
 // WaitAcknowledged returns when each connected Envoy of the Infra has acknowledged or refused the snapshot that is current
 // at the call, or a later one; at once when none is connected. The error is that of the context.
 func (s *Server) WaitAcknowledged(ctx context.Context, infraName string) error {
-	s.mu.Lock()
-	in := s.infras[infraName]
-	s.mu.Unlock()
+	in := s.find(infraName)
 	if in == nil {
 		return nil
 	}
@@ -144,7 +150,7 @@ func (s *Server) WaitAcknowledged(ctx context.Context, infraName string) error {
 	for {
 		changed := in.changed() // before the look, so that no change is missed
 		waiting := false
-		for _, session := range s.sessionsOf(infraName) {
+		for _, session := range s.sessionsOf(in) {
 			waiting = waiting || session.answered() < wanted
 		}
 		if !waiting {

@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"fmt"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -104,7 +105,8 @@ func (s *Server) open(node *core.Node) (*session, error) {
 	}
 	in.sessions = append(in.sessions, ses)
 	s.metrics.connected.WithLabelValues(name).Inc()
-	ses.log.Info("Envoy connected", "version", node.GetUserAgentName())
+	version := node.GetUserAgentBuildVersion().GetVersion()
+	ses.log.Info("Envoy connected", "version", fmt.Sprintf("%d.%d.%d", version.GetMajorNumber(), version.GetMinorNumber(), version.GetPatch()))
 	return ses, nil
 }
 
