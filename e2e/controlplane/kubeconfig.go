@@ -17,7 +17,9 @@ import (
 func (c *ControlPlane) AdminConfig() *rest.Config { return rest.CopyConfig(c.admin) }
 
 // AdminKubeconfig writes a kubeconfig file of the admin and returns its path.
-func (c *ControlPlane) AdminKubeconfig() (string, error) { return c.kubeconfigOf(AdminUser, "system:masters") }
+func (c *ControlPlane) AdminKubeconfig() (string, error) {
+	return c.kubeconfigOf(AdminUser, "system:masters")
+}
 
 // ServiceAccountKubeconfig writes a kubeconfig file with a token of a ServiceAccount, good for an hour, and returns its
 // path. The ServiceAccount must be there.
