@@ -32,6 +32,8 @@ type publisher struct {
 	next      *Children
 	published bool
 	proxy     *ComponentState
+	// served is the ProxyServer whose routes are current.
+	served *v1alpha1.ProxyServer
 
 	dns       component[*dnsserver.Model, *dnsserver.Server]
 	dhcp      component[*dhcpserver.Model, *dhcpserver.Server]
@@ -178,6 +180,9 @@ func (p *publisher) applyProxy(c *Children) bool {
 	}
 	p.server.xds.Apply(p.infra, snapshot)
 	p.setProxy(&ComponentState{})
+	p.mu.Lock()
+	p.served = c.Proxy
+	p.mu.Unlock()
 	return true
 }
 
@@ -275,6 +280,9 @@ func (p *publisher) state() InfraState {
 		return st
 	}
 	st.Proxy = &ComponentState{Message: p.proxy.Message}
+	if p.served != nil {
+		st.ProxyVersion, st.ProxyGeneration = p.server.xds.Version(p.infra), p.served.Generation
+	}
 	if st.Proxy.Message == "" {
 		*st.Proxy = proxyState(st.Envoys, p.server.xds.Version(p.infra))
 	}

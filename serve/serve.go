@@ -212,6 +212,9 @@ type InfraState struct {
 	DHCP  *ComponentState `json:"dhcp,omitempty"`
 	DNS   *ComponentState `json:"dns,omitempty"`
 	Proxy *ComponentState `json:"proxy,omitempty"`
+	// ProxyVersion is the version of the current routes, ProxyGeneration that of the ProxyServer that they were made from.
+	ProxyVersion    string `json:"proxyVersion,omitempty"`
+	ProxyGeneration int64  `json:"proxyGeneration,omitempty"`
 	// Envoys that are connected.
 	Envoys []v1alpha1.EnvoyStatus `json:"envoys,omitempty"`
 }

@@ -76,15 +76,15 @@ func (m *Memory) Keep(result *plan.Result) error {
 	if err != nil {
 		return fmt.Errorf("remember sources: %w", err)
 	}
-	if err := replaceFile(m.path, append(data, '\n')); err != nil {
+	if err := ReplaceFile(m.path, append(data, '\n')); err != nil {
 		return fmt.Errorf("remember sources: %w", err)
 	}
 	m.sources = sources
 	return nil
 }
 
-// replaceFile replaces a file in one step: whatever happens, the old content or the new is there.
-func replaceFile(path string, data []byte) (err error) {
+// ReplaceFile replaces a file in one step, durably: whatever happens, the old content or the new is there.
+func ReplaceFile(path string, data []byte) (err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}

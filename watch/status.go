@@ -2,8 +2,8 @@ package watch
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -65,7 +65,7 @@ func (s *Statuses) Report(result *plan.Result, serving map[string]Serving) ([]In
 		r := InfraReport{Infra: infra.Key().String(), Status: infra.Status, Attachments: []AttachmentReport{}}
 		now := serving[r.Infra]
 		r.Status.ComponentStatus = now.ComponentStatus
-		r.Status.Conditions = s.stamp("Infra "+r.Infra, withServing(infra.Status.Conditions, now), seen)
+		r.Status.Conditions = s.stamp("Infra "+r.Infra, now.Conditions(infra.Status.Conditions), seen)
 		for _, a := range infra.Attachments {
 			r.Attachments = append(r.Attachments, s.attachment(a, seen))
 		}
@@ -92,17 +92,14 @@ func (s *Statuses) attachment(a *plan.Attachment, seen map[string]bool) Attachme
 	return r
 }
 
-// withServing makes Ready False when something that is asked for does not serve.
-func withServing(conditions []metav1.Condition, now Serving) []metav1.Condition {
+// Conditions makes Ready False, on a copy, when something that is asked for does not serve.
+func (now Serving) Conditions(conditions []metav1.Condition) []metav1.Condition {
 	if len(now.Waiting) == 0 || !meta.IsStatusConditionTrue(conditions, v1alpha1.ConditionReady) {
 		return conditions
 	}
 	changed := append([]metav1.Condition(nil), conditions...)
 	ready := meta.FindStatusCondition(changed, v1alpha1.ConditionReady)
-	ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonNotServing, fmt.Sprint(now.Waiting[0])
-	for _, more := range now.Waiting[1:] {
-		ready.Message += "; " + more
-	}
+	ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonNotServing, strings.Join(now.Waiting, "; ")
 	return changed
 }
 

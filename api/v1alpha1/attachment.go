@@ -16,6 +16,7 @@ import (
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Sources",type=string,JSONPath=`.status.conditions[?(@.type=="SourcesDiscovered")].status`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule=`!self.spec.?externalService.?enabled.orValue(false) || !format.dns1035Label().validate(self.metadata.name + "-proxy-external").hasValue()`,fieldPath=".spec.externalService.enabled",messageExpression=`"the Service would be named " + self.metadata.name + "-proxy-external, which Kubernetes refuses: name the attachment with at most 48 lower-case letters, digits and dashes, a letter first"`
 type InfraClusterAttachment struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -35,20 +36,28 @@ type InfraClusterAttachmentList struct {
 }
 
 // InfraClusterAttachmentSpec says which hosted cluster goes on which VLAN under which domain.
+//
+// +kubebuilder:validation:XValidation:rule=`self.?controlPlaneNamespace.orValue("") != "" || size(self.hostedClusterRef.name) + size(self.hostedClusterRef.?namespace.orValue("clusters")) < 63`,fieldPath=".controlPlaneNamespace",messageExpression=`"is derived to be " + self.hostedClusterRef.?namespace.orValue("clusters") + "-" + self.hostedClusterRef.name + ", which has more than 63 characters: HyperShift cannot have made it, so give the real one"`
 type InfraClusterAttachmentSpec struct {
-	// InfraRef names the Infra.
+	// InfraRef names the Infra. It may change: the cluster moves to the other VLAN.
 	InfraRef InfraReference `json:"infraRef"`
-	// HostedClusterRef names the HostedCluster.
+	// HostedClusterRef names the HostedCluster. It cannot be changed.
+	// +kubebuilder:validation:XValidation:rule=`self == oldSelf`,message="cannot be changed, because an attachment stands for one hosted cluster: delete it and create one for the other cluster"
 	HostedClusterRef HostedClusterReference `json:"hostedClusterRef"`
 	// DNS is the domain of the cluster.
 	DNS AttachmentDNS `json:"dns"`
 	// ControlPlaneNamespace is where the control-plane pods are.
 	// Default: <hostedClusterRef.namespace>-<hostedClusterRef.name>, dots of the name turned into dashes.
 	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule=`self == "" || !format.dns1123Label().validate(self).hasValue()`,message="is not a valid name: use up to 63 lower-case letters, digits and dashes, with a letter or digit at both ends"
 	ControlPlaneNamespace string `json:"controlPlaneNamespace,omitempty"`
 	// APIServerService is the Service of the API server in the control-plane namespace.
 	// +kubebuilder:default=kube-apiserver
 	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule=`self == "" || !format.dns1123Label().validate(self).hasValue()`,message="is not a valid name: use up to 63 lower-case letters, digits and dashes, with a letter or digit at both ends"
+	// +kubebuilder:validation:XValidation:rule=`!(self in ["oauth-openshift", "ignition-server-proxy", "konnectivity-server"])`,message="is not an API server but another target of the control plane: give the API server's Service, or leave the field out for kube-apiserver"
 	APIServerService string `json:"apiServerService,omitempty"`
 	// ExternalService publishes names of this cluster through a LoadBalancer Service of its own.
 	// +optional
@@ -62,6 +71,8 @@ type InfraClusterAttachmentSpec struct {
 type InfraReference struct {
 	// Name of the Infra.
 	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule=`self == "" || !format.dns1123Subdomain().validate(self).hasValue()`,message="is not a valid name: use up to 253 lower-case letters, digits, dashes and dots, with a letter or digit at both ends of each part"
 	Name string `json:"name"`
 }
 
@@ -69,41 +80,62 @@ type InfraReference struct {
 type HostedClusterReference struct {
 	// Name of the HostedCluster.
 	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule=`self == "" || !format.dns1123Subdomain().validate(self).hasValue()`,message="is not a valid name: use up to 253 lower-case letters, digits, dashes and dots, with a letter or digit at both ends of each part"
 	Name string `json:"name"`
 	// Namespace of the HostedCluster.
 	// +kubebuilder:default=clusters
 	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule=`self == "" || !format.dns1123Label().validate(self).hasValue()`,message="is not a valid name: use up to 63 lower-case letters, digits and dashes, with a letter or digit at both ends"
 	Namespace string `json:"namespace,omitempty"`
 }
 
 // AttachmentDNS is the domain of one cluster: <clusterName>.<baseDomain>. Any case, a trailing dot is allowed.
+//
+// +kubebuilder:validation:XValidation:rule=`size((self.clusterName.trim() + "." + self.baseDomain.trim() + ".").lowerAscii().replace("..", ".")) <= 241`,fieldPath=".baseDomain",message="is too long: konnectivity.<clusterName>.<baseDomain> must fit in 253 characters"
+// +kubebuilder:validation:XValidation:rule=`!(self.clusterName.trim() + "." + self.baseDomain.trim() + ".").lowerAscii().replace("..", ".").matches("(^|[.])kubernetes([.]default([.]svc([.]cluster[.]local)?)?)?[.]$")`,fieldPath=".clusterName",message="is, or is below, one of the names kubernetes, kubernetes.default, kubernetes.default.svc and kubernetes.default.svc.cluster.local that every cluster has: choose another domain"
 type AttachmentDNS struct {
 	// ClusterName is the first part of the domain.
 	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule=`self.trim().matches("^([A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?[.])*[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?[.]?$")`,message="is not a DNS name: write parts of 1 to 63 letters, digits and dashes with dots between them, no dash at either end of a part"
 	ClusterName string `json:"clusterName"`
 	// BaseDomain is the rest of the domain.
 	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule=`self.trim().matches("^([A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?[.])*[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?[.]?$")`,message="is not a DNS name: write parts of 1 to 63 letters, digits and dashes with dots between them, no dash at either end of a part"
 	BaseDomain string `json:"baseDomain"`
 }
 
 // ExternalService is a public LoadBalancer Service of one attachment, port 443 only.
+//
+// +kubebuilder:validation:XValidation:rule=`!self.?enabled.orValue(false) || size(self.?services.orValue(["oauth"])) > 0`,fieldPath=".services",message="is empty, so nothing could be reached: list names, or leave the field out for oauth"
 type ExternalService struct {
 	// Enabled switches it.
 	// +optional
 	Enabled bool `json:"enabled,omitempty"`
 	// AddressPoolName is the MetalLB pool that the address comes from.
 	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule=`self == "" || !format.dns1123Subdomain().validate(self).hasValue()`,message="is not a valid name: use up to 253 lower-case letters, digits, dashes and dots, with a letter or digit at both ends of each part"
 	AddressPoolName string `json:"addressPoolName,omitempty"`
 	// Labels added to the Service.
 	// +optional
+	// +kubebuilder:validation:MaxProperties=128
+	// +kubebuilder:validation:XValidation:rule=`self.all(k, !format.qualifiedName().validate(k.lowerAscii()).hasValue())`,messageExpression=`self.filter(k, format.qualifiedName().validate(k.lowerAscii()).hasValue()).join(", ") + " is not a valid key: use up to 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends, and a DNS name and / before it if need be"`
+	// +kubebuilder:validation:XValidation:rule=`self.all(k, !format.labelValue().validate(self[k]).hasValue())`,messageExpression=`self.filter(k, format.labelValue().validate(self[k]).hasValue()).map(k, self[k]).join(", ") + " is not a valid value: use up to 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends"`
 	Labels map[string]string `json:"labels,omitempty"`
 	// Annotations added to the Service.
 	// +optional
+	// +kubebuilder:validation:MaxProperties=128
+	// +kubebuilder:validation:XValidation:rule=`self.all(k, !format.qualifiedName().validate(k.lowerAscii()).hasValue())`,messageExpression=`self.filter(k, format.qualifiedName().validate(k.lowerAscii()).hasValue()).join(", ") + " is not a valid key: use up to 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends, and a DNS name and / before it if need be"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 	// Services are the names that can be reached through it.
 	// +kubebuilder:default={oauth}
 	// +listType=set
 	// +optional
+	// +kubebuilder:validation:MaxItems=5
 	Services []PublicName `json:"services,omitempty"`
 }
 
@@ -113,6 +145,8 @@ type ExternalService struct {
 type PublicName string
 
 // AppsIngress publishes *.apps of one hosted cluster at a VIP of its own.
+//
+// +kubebuilder:validation:XValidation:rule=`!self.?enabled.orValue(false) || self.?metallb.?addressPoolName.orValue("") != ""`,fieldPath=".metallb.addressPoolName",message="is empty, and apps ingress is enabled: name the IPAddressPool, or set enabled: false"
 type AppsIngress struct {
 	// Enabled switches it.
 	// +optional
@@ -134,18 +168,29 @@ type AppsIngress struct {
 type AppsMetalLB struct {
 	// AddressPoolName is the name of the IPAddressPool.
 	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule=`self == "" || !format.dns1123Subdomain().validate(self).hasValue()`,message="is not a valid name: use up to 253 lower-case letters, digits, dashes and dots, with a letter or digit at both ends of each part"
 	AddressPoolName string `json:"addressPoolName,omitempty"`
 	// IPAddressPoolRange is "first-last" or a CIDR, inside the Infra's CIDR and disjoint from every other range.
 	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:XValidation:rule=`self == "" || isCIDR(self.trim()) && cidr(self.trim()).ip().family() == 4 || size(self.split("-")) == 2 && self.split("-").all(a, isIP(a.trim()) && ip(a.trim()).family() == 4)`,message="is not a range: write first-last or a CIDR, for example 192.0.2.200-192.0.2.209; IPv6 is not supported"
+	// +kubebuilder:validation:XValidation:rule=`!isCIDR(self.trim()) || cidr(self.trim()) == cidr(self.trim()).masked()`,messageExpression=`self + " has host bits set: write " + string(cidr(self.trim()).masked())`
 	IPAddressPoolRange string `json:"ipAddressPoolRange,omitempty"`
 	// L2AdvertisementName is the name of the L2Advertisement. Default: advertise-<addressPoolName>.
 	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule=`self == "" || !format.dns1123Subdomain().validate(self).hasValue()`,message="is not a valid name: use up to 253 lower-case letters, digits, dashes and dots, with a letter or digit at both ends of each part"
 	L2AdvertisementName string `json:"l2AdvertisementName,omitempty"`
 	// Namespace of MetalLB. Default: metallb-system or openshift-operators, whichever has it.
 	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule=`self == "" || !format.dns1123Label().validate(self).hasValue()`,message="is not a valid name: use up to 63 lower-case letters, digits and dashes, with a letter or digit at both ends"
 	Namespace string `json:"namespace,omitempty"`
 	// LoadBalancerClass of the Service.
 	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule=`self == "" || !format.qualifiedName().validate(self.lowerAscii()).hasValue()`,message="is not a valid name: use up to 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends, and a DNS name and / before it if need be"
 	LoadBalancerClass string `json:"loadBalancerClass,omitempty"`
 	// Install lets oooi install MetalLB by OLM when it is missing.
 	// +optional
@@ -157,23 +202,37 @@ type AppsService struct {
 	// Name of the Service.
 	// +kubebuilder:default=oooi-ingress
 	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule=`self == "" || !format.dns1035Label().validate(self).hasValue()`,message="is not a valid name: use up to 63 lower-case letters, digits and dashes, with a letter first and no dash last"
 	Name string `json:"name,omitempty"`
 	// Namespace of the Service.
 	// +kubebuilder:default=openshift-ingress
 	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule=`self == "" || !format.dns1123Label().validate(self).hasValue()`,message="is not a valid name: use up to 63 lower-case letters, digits and dashes, with a letter or digit at both ends"
 	Namespace string `json:"namespace,omitempty"`
 	// Labels added to the Service.
 	// +optional
+	// +kubebuilder:validation:MaxProperties=128
+	// +kubebuilder:validation:XValidation:rule=`self.all(k, !format.qualifiedName().validate(k.lowerAscii()).hasValue())`,messageExpression=`self.filter(k, format.qualifiedName().validate(k.lowerAscii()).hasValue()).join(", ") + " is not a valid key: use up to 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends, and a DNS name and / before it if need be"`
+	// +kubebuilder:validation:XValidation:rule=`self.all(k, !format.labelValue().validate(self[k]).hasValue())`,messageExpression=`self.filter(k, format.labelValue().validate(self[k]).hasValue()).map(k, self[k]).join(", ") + " is not a valid value: use up to 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends"`
 	Labels map[string]string `json:"labels,omitempty"`
 	// Annotations added to the Service.
 	// +optional
+	// +kubebuilder:validation:MaxProperties=128
+	// +kubebuilder:validation:XValidation:rule=`self.all(k, !format.qualifiedName().validate(k.lowerAscii()).hasValue())`,messageExpression=`self.filter(k, format.qualifiedName().validate(k.lowerAscii()).hasValue()).join(", ") + " is not a valid key: use up to 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends, and a DNS name and / before it if need be"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 	// Selector of the router pods. Default: the default router's.
 	// +optional
+	// +kubebuilder:validation:MaxProperties=128
+	// +kubebuilder:validation:XValidation:rule=`self.all(k, !format.qualifiedName().validate(k.lowerAscii()).hasValue())`,messageExpression=`self.filter(k, format.qualifiedName().validate(k.lowerAscii()).hasValue()).join(", ") + " is not a valid key: use up to 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends, and a DNS name and / before it if need be"`
+	// +kubebuilder:validation:XValidation:rule=`self.all(k, !format.labelValue().validate(self[k]).hasValue())`,messageExpression=`self.filter(k, format.labelValue().validate(self[k]).hasValue()).map(k, self[k]).join(", ") + " is not a valid value: use up to 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends"`
 	Selector map[string]string `json:"selector,omitempty"`
 }
 
 // AppsPorts are the ports of the VIP.
+//
+// +kubebuilder:validation:XValidation:rule=`self.?http.orValue(80) != self.?https.orValue(443)`,fieldPath=".https",message="is the port of http as well: choose another"
 type AppsPorts struct {
 	// HTTP port.
 	// +kubebuilder:default=80

@@ -39,6 +39,18 @@ type InfraList struct {
 }
 
 // InfraSpec says which VLAN to serve and with which addresses.
+//
+// +kubebuilder:validation:XValidation:rule=`!isCIDR(self.networkConfig.cidr) || !isIP(self.networkConfig.gateway) || cidr(self.networkConfig.cidr).containsIP(self.networkConfig.gateway) && ip(self.networkConfig.gateway) != cidr(self.networkConfig.cidr).ip()`,fieldPath=".networkConfig.gateway",messageExpression=`self.networkConfig.gateway + " is not the address of a host in the CIDR " + self.networkConfig.cidr + ": choose another"`
+// +kubebuilder:validation:XValidation:rule=`!isCIDR(self.networkConfig.cidr) || !self.infraComponents.dhcp.enabled || !isIP(self.infraComponents.dhcp.?serverIP.orValue("")) || cidr(self.networkConfig.cidr).containsIP(self.infraComponents.dhcp.?serverIP.orValue("")) && ip(self.infraComponents.dhcp.?serverIP.orValue("")) != cidr(self.networkConfig.cidr).ip()`,fieldPath=".infraComponents.dhcp.serverIP",messageExpression=`self.infraComponents.dhcp.?serverIP.orValue("") + " is not the address of a host in the CIDR " + self.networkConfig.cidr + ": choose another"`
+// +kubebuilder:validation:XValidation:rule=`!isCIDR(self.networkConfig.cidr) || !self.infraComponents.dns.enabled || !isIP(self.infraComponents.dns.?serverIP.orValue("")) || cidr(self.networkConfig.cidr).containsIP(self.infraComponents.dns.?serverIP.orValue("")) && ip(self.infraComponents.dns.?serverIP.orValue("")) != cidr(self.networkConfig.cidr).ip()`,fieldPath=".infraComponents.dns.serverIP",messageExpression=`self.infraComponents.dns.?serverIP.orValue("") + " is not the address of a host in the CIDR " + self.networkConfig.cidr + ": choose another"`
+// +kubebuilder:validation:XValidation:rule=`!isCIDR(self.networkConfig.cidr) || !self.infraComponents.proxy.enabled || !isIP(self.infraComponents.proxy.?serverIP.orValue("")) || cidr(self.networkConfig.cidr).containsIP(self.infraComponents.proxy.?serverIP.orValue("")) && ip(self.infraComponents.proxy.?serverIP.orValue("")) != cidr(self.networkConfig.cidr).ip()`,fieldPath=".infraComponents.proxy.serverIP",messageExpression=`self.infraComponents.proxy.?serverIP.orValue("") + " is not the address of a host in the CIDR " + self.networkConfig.cidr + ": choose another"`
+// +kubebuilder:validation:XValidation:rule=`!isCIDR(self.networkConfig.cidr) || !self.infraComponents.dhcp.enabled || !isIP(self.infraComponents.dhcp.?rangeStart.orValue("")) || cidr(self.networkConfig.cidr).containsIP(self.infraComponents.dhcp.?rangeStart.orValue("")) && ip(self.infraComponents.dhcp.?rangeStart.orValue("")) != cidr(self.networkConfig.cidr).ip()`,fieldPath=".infraComponents.dhcp.rangeStart",messageExpression=`self.infraComponents.dhcp.?rangeStart.orValue("") + " is not the address of a host in the CIDR " + self.networkConfig.cidr + ": choose another"`
+// +kubebuilder:validation:XValidation:rule=`!isCIDR(self.networkConfig.cidr) || !self.infraComponents.dhcp.enabled || !isIP(self.infraComponents.dhcp.?rangeEnd.orValue("")) || cidr(self.networkConfig.cidr).containsIP(self.infraComponents.dhcp.?rangeEnd.orValue("")) && ip(self.infraComponents.dhcp.?rangeEnd.orValue("")) != cidr(self.networkConfig.cidr).ip()`,fieldPath=".infraComponents.dhcp.rangeEnd",messageExpression=`self.infraComponents.dhcp.?rangeEnd.orValue("") + " is not the address of a host in the CIDR " + self.networkConfig.cidr + ": choose another"`
+// +kubebuilder:validation:XValidation:rule=`!self.infraComponents.dhcp.enabled || self.infraComponents.dhcp.?serverIP.orValue("") == "" || self.infraComponents.dhcp.?serverIP.orValue("") != self.networkConfig.gateway`,fieldPath=".infraComponents.dhcp.serverIP",messageExpression=`self.infraComponents.dhcp.?serverIP.orValue("") + " is networkConfig.gateway as well: give the server an address of its own"`
+// +kubebuilder:validation:XValidation:rule=`!self.infraComponents.dns.enabled || self.infraComponents.dns.?serverIP.orValue("") == "" || self.infraComponents.dns.?serverIP.orValue("") != self.networkConfig.gateway && (!self.infraComponents.dhcp.enabled || self.infraComponents.dns.?serverIP.orValue("") != self.infraComponents.dhcp.?serverIP.orValue(""))`,fieldPath=".infraComponents.dns.serverIP",messageExpression=`self.infraComponents.dns.?serverIP.orValue("") + " is networkConfig.gateway or infraComponents.dhcp.serverIP as well: give the server an address of its own"`
+// +kubebuilder:validation:XValidation:rule=`!self.infraComponents.proxy.enabled || self.infraComponents.proxy.?serverIP.orValue("") == "" || self.infraComponents.proxy.?serverIP.orValue("") != self.networkConfig.gateway && (!self.infraComponents.dhcp.enabled || self.infraComponents.proxy.?serverIP.orValue("") != self.infraComponents.dhcp.?serverIP.orValue("")) && (!self.infraComponents.dns.enabled || self.infraComponents.proxy.?serverIP.orValue("") != self.infraComponents.dns.?serverIP.orValue(""))`,fieldPath=".infraComponents.proxy.serverIP",messageExpression=`self.infraComponents.proxy.?serverIP.orValue("") + " is networkConfig.gateway or infraComponents.dhcp.serverIP or infraComponents.dns.serverIP as well: give the server an address of its own"`
+// +kubebuilder:validation:XValidation:rule=`!self.infraComponents.dns.enabled || !(self.infraComponents.dns.?serverIP.orValue("") in self.networkConfig.?dnsServers.orValue([]))`,fieldPath=".networkConfig.dnsServers",messageExpression=`self.infraComponents.dns.?serverIP.orValue("") + " is this Infra's own DNS server, so queries would run in circles: give the resolver above it"`
+// +kubebuilder:validation:XValidation:rule=`!isCIDR(self.networkConfig.cidr) || self.infraComponents.dhcp.?reservations.orValue([]).all(r, !isIP(r.?ip.orValue("")) || cidr(self.networkConfig.cidr).containsIP(r.ip))`,fieldPath=".infraComponents.dhcp.reservations",messageExpression=`self.infraComponents.dhcp.reservations.filter(r, isIP(r.?ip.orValue("")) && !cidr(self.networkConfig.cidr).containsIP(r.ip)).map(r, r.ip).join(", ") + " is outside the CIDR " + self.networkConfig.cidr + ": reserve an address inside it"`
 type InfraSpec struct {
 	// NetworkConfig describes the VLAN.
 	NetworkConfig NetworkConfig `json:"networkConfig"`
@@ -57,21 +69,38 @@ type InfraSpec struct {
 
 // NetworkConfig is the VLAN as the network team gave it.
 type NetworkConfig struct {
-	// CIDR of the VLAN in IPv4, for example 192.0.2.0/24.
+	// CIDR of the VLAN in IPv4, for example 192.0.2.0/24. It may change, when the VLAN grows or is renumbered: all
+	// addresses of this object then have to lie in the new one, in the same change.
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule=`isCIDR(self) && cidr(self).ip().family() == 4`,message="is not an IPv4 network: write network/length, for example 192.0.2.0/24; IPv6 is not supported"
+	// +kubebuilder:validation:XValidation:rule=`!isCIDR(self) || cidr(self).prefixLength() >= 8 && cidr(self).prefixLength() <= 30`,message="has a prefix length that no VLAN has: use one of 8 to 30"
+	// +kubebuilder:validation:XValidation:rule=`!isCIDR(self) || cidr(self) == cidr(self).masked()`,messageExpression=`self + " has host bits set: write " + string(cidr(self).masked())`
+	// +kubebuilder:validation:XValidation:rule=`!isCIDR(self) || !cidr("224.0.0.0/4").containsCIDR(self) && !cidr(self).masked().ip().isUnspecified()`,message="holds no addresses of hosts: give the network of the VLAN"
 	CIDR string `json:"cidr"`
 	// Gateway is the default router handed to workers, an address of the CIDR.
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule=`isIP(self) && ip(self).family() == 4`,message="is not an IPv4 address: write four numbers of 0 to 255 with dots, without leading zeros; IPv6 is not supported"
 	Gateway string `json:"gateway"`
-	// NetworkAttachmentDefinition is the name of the NAD that leads to the VLAN.
+	// NetworkAttachmentDefinition is the name of the NAD that leads to the VLAN. It may change: a NAD made anew
+	// under another name leads to the same VLAN.
 	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule=`self == "" || !format.dns1123Subdomain().validate(self).hasValue()`,message="is not a valid name: use up to 253 lower-case letters, digits, dashes and dots, with a letter or digit at both ends of each part"
 	NetworkAttachmentDefinition string `json:"networkAttachmentDefinition"`
 	// NetworkAttachmentNamespace is where the NAD is. Default: the Infra's own namespace.
 	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule=`self == "" || !format.dns1123Label().validate(self).hasValue()`,message="is not a valid name: use up to 63 lower-case letters, digits and dashes, with a letter or digit at both ends"
 	NetworkAttachmentNamespace string `json:"networkAttachmentNamespace,omitempty"`
 	// DNSServers are the upstream resolvers for every name that is not ours: addresses
 	// ("ip" or "ip:port"), or the word "resolv.conf" for those of the serving host.
 	// None: other names are refused.
 	// +listType=atomic
 	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=128
+	// +kubebuilder:validation:items:XValidation:rule=`self == "resolv.conf" || isIP(self) || self.matches("^[0-9.]+:[0-9]{1,5}$") && isIP(self.split(":")[0]) && int(self.split(":")[1]) <= 65535 || self.matches(":.*:")`,message="is not a resolver: write an address (192.0.2.53), an address and a port (192.0.2.53:5353) or resolv.conf"
+	// +kubebuilder:validation:XValidation:rule=`self.all(a, self.exists_one(b, a == b))`,message="holds the same resolver twice: remove one"
 	DNSServers []string `json:"dnsServers,omitempty"`
 }
 
@@ -99,63 +128,100 @@ type DHCPComponent struct {
 	Enabled *bool `json:"enabled,omitempty"`
 	// ServerIP is the address of the DHCP server on the VLAN.
 	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule=`self == "" || isIP(self) && ip(self).family() == 4`,message="is not an IPv4 address: write four numbers of 0 to 255 with dots, without leading zeros; IPv6 is not supported"
 	ServerIP string `json:"serverIP,omitempty"`
 	// RangeStart is the first address of the pool.
 	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule=`self == "" || isIP(self) && ip(self).family() == 4`,message="is not an IPv4 address: write four numbers of 0 to 255 with dots, without leading zeros; IPv6 is not supported"
 	RangeStart string `json:"rangeStart,omitempty"`
 	// RangeEnd is the last address of the pool, included.
 	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule=`self == "" || isIP(self) && ip(self).family() == 4`,message="is not an IPv4 address: write four numbers of 0 to 255 with dots, without leading zeros; IPv6 is not supported"
 	RangeEnd string `json:"rangeEnd,omitempty"`
 	// LeaseTime is how long a lease lasts, as a Go duration ("1h", "30m"), 1 minute to 1 year.
 	// +kubebuilder:default="1h"
 	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule=`self == "" || self.matches("^[-+]?(0|(([0-9]+[.]?[0-9]*|[.][0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$")`,message="is not a duration: write a number and a unit, for example 1h or 30m"
+	// +kubebuilder:validation:XValidation:rule=`!self.matches("^[-+]?(0|(([0-9]+[.]?[0-9]*|[.][0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$") || size(self) > 14 || self.matches("[0-9]{7}") || duration(self) >= duration("1m") && duration(self) <= duration("8760h")`,message="is not between 1m and 8760h (one year): choose a lease time in between"
 	LeaseTime string `json:"leaseTime,omitempty"`
 	// Image must agree with infraComponents.proxy.managerImage: oooi is one image.
 	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule=`self.matches("^[!-~]*$")`,message="is not an image reference: write registry/name:tag without spaces"
 	Image string `json:"image,omitempty"`
 	// Options are further DHCP options sent to every client.
 	// +listType=atomic
 	// +optional
+	// +kubebuilder:validation:MaxItems=254
+	// +kubebuilder:validation:XValidation:rule=`self.all(a, self.exists_one(b, a.code == b.code))`,message="holds the same option twice: remove one"
 	Options []DHCPOption `json:"options,omitempty"`
 	// MTU advertised to workers (option 26). 0: not advertised.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65535
 	// +optional
+	// +kubebuilder:validation:XValidation:rule=`self == 0 || self >= 68`,message="is not an MTU: use 68 to 65535, or 0 to advertise none"
 	MTU int32 `json:"mtu,omitempty"`
 	// NTPServers advertised to workers (option 42), IPv4 addresses.
 	// +listType=atomic
 	// +optional
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=64
+	// +kubebuilder:validation:items:XValidation:rule=`isIP(self) && ip(self).family() == 4`,message="is not an IPv4 address: write four numbers of 0 to 255 with dots, without leading zeros; IPv6 is not supported"
+	// +kubebuilder:validation:XValidation:rule=`self.all(a, self.exists_one(b, a == b))`,message="holds the same server twice: remove one"
+	// +kubebuilder:validation:XValidation:rule=`size(self) <= 63`,message="has more than the 63 entries that a DHCP option holds: remove some"
 	NTPServers []string `json:"ntpServers,omitempty"`
 	// SearchDomains advertised to workers (option 119).
 	// +listType=atomic
 	// +optional
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=512
+	// +kubebuilder:validation:items:XValidation:rule=`self.trim().matches("^([A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?[.])*[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?[.]?$")`,message="is not a DNS name: write parts of 1 to 63 letters, digits and dashes with dots between them, no dash at either end of a part"
 	SearchDomains []string `json:"searchDomains,omitempty"`
 	// Reservations bind hardware addresses to fixed addresses and host names.
 	// +listType=atomic
 	// +optional
+	// +kubebuilder:validation:MaxItems=4096
 	Reservations []DHCPReservation `json:"reservations,omitempty"`
 }
 
 // DHCPOption is one DHCP option as a number and a text.
+//
+// +kubebuilder:validation:XValidation:rule=`!(self.code in [4, 5, 7, 8, 9, 10, 11, 16, 21, 28, 32, 33, 41, 42, 44, 45, 48, 49, 65, 68, 69, 70, 71, 72, 73, 74, 75, 76, 150]) || self.value.startsWith("0x") || self.value.matches("^[0-9., ]+$")`,fieldPath=".value",message="takes IPv4 addresses: write them separated by commas, or bytes in hexadecimal after 0x"
 type DHCPOption struct {
 	// Code of the option, 1 to 254 (RFC 2132).
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=254
+	// +kubebuilder:validation:XValidation:rule=`!(self in [1, 3, 6, 12, 51])`,message="cannot be set here: it comes from networkConfig, dns.serverIP, reservations or leaseTime"
+	// +kubebuilder:validation:XValidation:rule=`!(self in [50, 52, 53, 54, 55, 56, 57, 58, 59, 61, 80, 81, 82, 90, 108, 116, 118])`,message="cannot be set here: it belongs to the protocol itself"
 	Code int32 `json:"code"`
 	// Value of the option: IPv4 addresses separated by commas, a number or a text,
 	// whichever the option takes; or bytes in hexadecimal after "0x".
+	// +kubebuilder:validation:MaxLength=2050
 	Value string `json:"value"`
 }
 
 // DHCPReservation binds a hardware address to an address, a host name, or both.
+//
+// +kubebuilder:validation:XValidation:rule=`self.?ip.orValue("") != "" || self.?hostname.orValue("") != ""`,message="has neither ip nor hostname: give one, or remove the reservation"
 type DHCPReservation struct {
 	// MAC is the hardware address, for example 52:54:00:12:34:56.
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule=`self.matches("^(([0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}|([0-9a-fA-F]{2}-){5}[0-9a-fA-F]{2}|([0-9a-fA-F]{4}[.]){2}[0-9a-fA-F]{4})$")`,message="is not a hardware address: write six pairs of hexadecimal digits, for example 52:54:00:12:34:56"
+	// +kubebuilder:validation:XValidation:rule=`!self.matches("^([0-9a-fA-F][13579bdfBDF]|[-0:.]+$)")`,message="cannot be the address of one network card: write the card's own"
 	MAC string `json:"mac"`
 	// IP is the address kept for that client, inside the CIDR. Empty: any address of the pool.
 	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule=`self == "" || isIP(self) && ip(self).family() == 4`,message="is not an IPv4 address: write four numbers of 0 to 255 with dots, without leading zeros; IPv6 is not supported"
 	IP string `json:"ip,omitempty"`
 	// Hostname sent to that client (option 12).
 	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule=`self == "" || self.trim().matches("^([A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?[.])*[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?[.]?$")`,message="is not a host name: write parts of 1 to 63 letters, digits and dashes with dots between them, no dash at either end of a part"
 	Hostname string `json:"hostname,omitempty"`
 }
 
@@ -167,13 +233,20 @@ type DNSComponent struct {
 	Enabled *bool `json:"enabled,omitempty"`
 	// ServerIP is the address of the DNS server on the VLAN.
 	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule=`self == "" || isIP(self) && ip(self).family() == 4`,message="is not an IPv4 address: write four numbers of 0 to 255 with dots, without leading zeros; IPv6 is not supported"
 	ServerIP string `json:"serverIP,omitempty"`
 	// Image must agree with infraComponents.proxy.managerImage: oooi is one image.
 	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule=`self.matches("^[!-~]*$")`,message="is not an image reference: write registry/name:tag without spaces"
 	Image string `json:"image,omitempty"`
 	// CacheTTL is the longest time a forwarded answer is kept, as a Go duration. 0s: no cache.
 	// +kubebuilder:default="30s"
 	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule=`self == "" || self.matches("^[-+]?(0|(([0-9]+[.]?[0-9]*|[.][0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$")`,message="is not a duration: write a number and a unit, for example 30s, or 0s for no cache"
+	// +kubebuilder:validation:XValidation:rule=`!self.matches("^[-+]?(0|(([0-9]+[.]?[0-9]*|[.][0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$") || size(self) > 14 || self.matches("[0-9]{7}") || duration(self) >= duration("0s")`,message="is negative: write 0s for no cache"
 	CacheTTL string `json:"cacheTTL,omitempty"`
 
 	// ClusterName belonged to the single-cluster model: accepted, ignored, reported (DeprecatedField).
@@ -192,17 +265,25 @@ type ProxyComponent struct {
 	Enabled *bool `json:"enabled,omitempty"`
 	// ServerIP is the address of Envoy on the VLAN: what every cluster name resolves to there.
 	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule=`self == "" || isIP(self) && ip(self).family() == 4`,message="is not an IPv4 address: write four numbers of 0 to 255 with dots, without leading zeros; IPv6 is not supported"
 	ServerIP string `json:"serverIP,omitempty"`
 	// InternalProxyService is what the cluster names resolve to for clients outside the VLAN: the name of
 	// a Service ("name", "name.namespace" or "name.namespace.svc.cluster.local") whose ClusterIP is
 	// used, or an IPv4 address. Empty: those names do not exist outside the VLAN.
 	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule=`self == "" || isIP(self) && ip(self).family() == 4 && !ip(self).isUnspecified() && !cidr("224.0.0.0/4").containsIP(self) || !isIP(self) && self.matches("^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?([.][a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?([.]svc([.][a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*[.]?)?)?$")`,message="is neither an IPv4 address nor the name of a Service: write its ClusterIP, or name, name.namespace or name.namespace.svc.cluster.local"
 	InternalProxyService string `json:"internalProxyService,omitempty"`
 	// ProxyImage is the Envoy image.
 	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule=`self.matches("^[!-~]*$")`,message="is not an image reference: write registry/name:tag without spaces"
 	ProxyImage string `json:"proxyImage,omitempty"`
 	// ManagerImage is the oooi image.
 	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule=`self.matches("^[!-~]*$")`,message="is not an image reference: write registry/name:tag without spaces"
 	ManagerImage string `json:"managerImage,omitempty"`
 	// LogLevel of Envoy.
 	// +kubebuilder:validation:Enum=trace;debug;info;warning;error;critical;off

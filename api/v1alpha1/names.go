@@ -20,8 +20,11 @@ func ProxyServerName(infra string) string { return infra + "-proxy" }
 
 // BackendName is the name of one backend of an attachment: <attachment>-<role>. A longer name than 63
 // characters is cut and made unique by a hash of the whole.
-func BackendName(attachment, role string) string {
-	name := attachment + "-" + role
+func BackendName(attachment, role string) string { return LabelValue(attachment + "-" + role) }
+
+// LabelValue is a name as it fits into a label or a DNS label: one longer than 63 characters is cut and made unique
+// by a hash of the whole.
+func LabelValue(name string) string {
 	if len(name) <= maxNameLength {
 		return name
 	}

@@ -136,6 +136,12 @@ type ProxyServerStatus struct {
 type EnvoyStatus struct {
 	// Name is Envoy's node id.
 	Name string `json:"name"`
+	// Process is the serving process that Envoy is connected to: the name of its pod.
+	// +optional
+	Process string `json:"process,omitempty"`
+	// Generation of the ProxyServer that Envoy serves.
+	// +optional
+	Generation int64 `json:"generation,omitempty"`
 	// Sent is the version of the routes that was sent last.
 	// +optional
 	Sent string `json:"sent,omitempty"`

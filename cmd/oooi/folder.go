@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/densityops/oooi/dhcpserver"
@@ -44,7 +43,7 @@ func newFolder(log *slog.Logger, s *settings, server *serve.Server, source *file
 	f := &folder{
 		log: log, settings: s, server: server, source: source, memory: memory,
 		statuses: watch.NewStatuses(log, time.Now),
-		metrics:  prometheus.NewRegistry(),
+		metrics:  newProcessMetrics(),
 		planTime: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "oooi_plan_seconds", Help: "How long one plan of all objects took.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 8),
@@ -54,9 +53,23 @@ func newFolder(log *slog.Logger, s *settings, server *serve.Server, source *file
 	problems := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "oooi_manifest_problems", Help: "What is wrong with manifests whose last good state is served.",
 	}, func() float64 { return float64(len(source.Problems())) })
-	f.metrics.MustRegister(f.statuses, f.planTime, problems,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	f.metrics.MustRegister(f.statuses, f.planTime, problems)
 	return f, nil
+}
+
+// web is the HTTP endpoints of this process.
+func (f *folder) web() *web {
+	return &web{
+		ready:  f.server.Ready,
+		result: f.result.Load,
+		status: func() statusReport {
+			infras, orphans := f.report()
+			return statusReport{Infras: infras, Orphans: orphans, Serving: f.server.State(), Problems: f.source.Problems()}
+		},
+		leases:      f.server.Leases,
+		metrics:     prometheus.Gatherers{f.metrics, f.server},
+		podNetworks: f.settings.serve.PodNetworks,
+	}
 }
 
 // setObjects takes the complete set of objects; the newest one counts.

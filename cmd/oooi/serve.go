@@ -30,7 +30,9 @@ type serveFlags struct {
 
 // settings are the flags of oooi serve, checked.
 type settings struct {
-	configDir, infra, stateDir, httpListen string
+	configDir, kubeconfig, infra, stateDir, httpListen string
+	// reconcile is the role of the hub; the others are those of serve.
+	reconcile bool
 
 	serve serve.Config
 }
@@ -40,14 +42,19 @@ const roleReconcile = "reconcile"
 func newServe() *cobra.Command {
 	var f serveFlags
 	cmd := &cobra.Command{
-		Use:   "serve --config-dir DIR",
+		Use:   "serve",
 		Short: "Serve DHCP, DNS and Envoy's configuration, following every change",
-		Long: `Serve the Infras of a folder of manifests, and follow every change of it. A file that does not
-parse or an object that is wrong keeps its last good state, with one clear error.
+		Long: `Serve the Infras of a cluster, or of a folder of manifests, and follow every change.
+
+In a cluster the process that leads writes children and statuses (role reconcile); the other roles read nothing
+but the children, and go on without the API, over a restart too. With --config-dir there is no cluster at all: a file
+that does not parse or an object that is wrong keeps its last good state, with one clear error.
 
 Nothing listens before the first complete state is known. On SIGTERM or Ctrl-C everything stops but
 Envoy, which keeps serving what it has; so do the server addresses put up by --claim-addresses.`,
-		Example: `  oooi serve --config-dir /etc/oooi --interface eth1 --claim-addresses --state-dir /var/lib/oooi
+		Example: `  oooi serve --kubeconfig ~/.kube/config --roles reconcile           # the hub of a cluster
+  oooi serve --infra clusters/tenant-vlan100 --roles xds,dns,dhcp    # the servers of one VLAN, in its pod
+  oooi serve --config-dir /etc/oooi --interface eth1 --claim-addresses --state-dir /var/lib/oooi
   oooi serve --config-dir examples/two-clusters --roles xds --state-dir /tmp/oooi   # only Envoy's configuration
   oooi serve --config-dir DIR --port-offset 10000                                   # no root, 127.x addresses`,
 		Args: noArgs,
@@ -60,12 +67,15 @@ Envoy, which keeps serving what it has; so do the server addresses put up by --c
 			if err != nil {
 				return err
 			}
+			if s.configDir == "" {
+				return serveCluster(cmd.Context(), log, s)
+			}
 			return serveFolder(cmd.Context(), log, s)
 		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.configDir, "config-dir", "", "serve the manifests of this folder (*.yaml, *.yml, *.json), watched for changes, with no cluster at all")
-	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster to serve (not in this release: give --config-dir)")
+	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster to serve (default: KUBECONFIG, or the cluster of the pod)")
 	flags.StringVar(&f.infra, "infra", "", "serve only this Infra, as NAMESPACE/NAME")
 	flags.StringSliceVar(&f.roles, "roles", []string{roleReconcile, string(serve.RoleXDS), string(serve.RoleDNS), string(serve.RoleDHCP)}, "what this process does")
 	flags.StringVar(&f.xdsListen, "xds-listen", "127.0.0.1:18000", "address of the xDS server; loopback only, it is not authenticated")
@@ -74,7 +84,7 @@ Envoy, which keeps serving what it has; so do the server addresses put up by --c
 	flags.BoolVar(&f.claimAddresses, "claim-addresses", false, "put the server addresses on the VLAN interface and announce them")
 	flags.StringVar(&f.stateDir, "state-dir", defaultStateDir(), "folder for leases, remembered sources and last good manifests")
 	flags.StringSliceVar(&f.podNetworks, "pod-networks", nil, "networks that may ask the DNS server besides the VLAN (default: private and loopback ranges)")
-	flags.StringVar(&f.proxyBind, "proxy-bind", "server-ip", "where Envoy listens: server-ip (the proxy's address on the VLAN) or any")
+	flags.StringVar(&f.proxyBind, "proxy-bind", "", "where Envoy listens: server-ip (the proxy's address on the VLAN; default with --config-dir) or any (default in a cluster)")
 	flags.IntVar(&f.portOffset, "port-offset", 0, "added to the DNS, DHCP and Envoy listener ports, so that no root is needed; DHCP then answers relayed and unicast messages only")
 	return cmd
 }
@@ -93,13 +103,9 @@ func defaultStateDir() string {
 
 // check turns the flags into settings.
 func (f *serveFlags) check() (*settings, error) {
-	s := &settings{configDir: f.configDir, infra: f.infra, stateDir: f.stateDir, httpListen: f.httpListen}
+	s := &settings{configDir: f.configDir, kubeconfig: f.kubeconfig, infra: f.infra, reconcile: slices.Contains(f.roles, roleReconcile), stateDir: f.stateDir, httpListen: f.httpListen}
 	switch {
-	case f.configDir == "" && f.kubeconfig != "":
-		return nil, usageError("--kubeconfig: serving a cluster is not in this release; give --config-dir DIR")
-	case f.configDir == "":
-		return nil, usageError("--config-dir is missing: name the folder with the manifests (serving a cluster is not in this release)")
-	case f.kubeconfig != "":
+	case f.configDir != "" && f.kubeconfig != "":
 		return nil, usageError("--config-dir and --kubeconfig exclude each other: objects come from a folder or from a cluster")
 	case f.infra != "" && !isInfraKey(f.infra):
 		return nil, usageError("--infra %q is not NAMESPACE/NAME", f.infra)
@@ -107,7 +113,7 @@ func (f *serveFlags) check() (*settings, error) {
 		return nil, usageError("--state-dir is empty: leases must be kept somewhere")
 	case f.portOffset < 0 || f.portOffset > 65535-6443:
 		return nil, usageError("--port-offset %d is not between 0 and %d", f.portOffset, 65535-6443)
-	case f.proxyBind != "server-ip" && f.proxyBind != "any":
+	case f.proxyBind != "" && f.proxyBind != "server-ip" && f.proxyBind != "any":
 		return nil, usageError("--proxy-bind %q is neither server-ip nor any", f.proxyBind)
 	case f.portOffset > 0 && len(f.interfaces) > 0:
 		return nil, usageError("--port-offset and --interface exclude each other: DHCP clients on a VLAN use port 67")
@@ -139,7 +145,7 @@ func (f *serveFlags) check() (*settings, error) {
 		Interfaces:     interfaces,
 		ClaimAddresses: f.claimAddresses,
 		PodNetworks:    networks,
-		ProxyBindAny:   f.proxyBind == "any",
+		ProxyBindAny:   f.proxyBind == "any" || f.proxyBind == "" && f.configDir == "",
 		PortOffset:     f.portOffset,
 	}
 	return s, nil
@@ -168,7 +174,7 @@ func (f *serveFlags) servingRoles() ([]serve.Role, error) {
 			roles = append(roles, serve.Role(role))
 		}
 	}
-	if len(roles) == 0 {
+	if len(roles) == 0 && f.configDir != "" {
 		return nil, usageError("--roles %s serves nothing: with --config-dir name xds, dns or dhcp", strings.Join(f.roles, ","))
 	}
 	return roles, nil
@@ -238,7 +244,7 @@ func serveFolder(ctx context.Context, log *slog.Logger, s *settings) (err error)
 	group.Go(func() error { return source.Run(ctx, f.setObjects) })
 	group.Go(func() error { return f.run(ctx, leasesChanged) })
 	group.Go(func() error { return server.Run(ctx) })
-	group.Go(func() error { return f.serveHTTP(ctx, s.httpListen) })
+	group.Go(func() error { return f.web().serve(ctx, s.httpListen) })
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("serve: %w", err)
 	}

@@ -110,6 +110,9 @@ func (i *Infra) Absence(component v1alpha1.Component) string {
 	if !v1alpha1.On(enabled) {
 		return fmt.Sprintf("infraComponents.%s.enabled is false", component)
 	}
+	if len(i.problems) == 0 {
+		return "there is no such child"
+	}
 	return joinProblems(i.problems)
 }
 
@@ -164,8 +167,11 @@ func (i *Infra) explainSource(v *Verdict, source netip.Addr, port int) {
 			if s.Remembered {
 				shown = "showed last"
 			}
-			i.routeBySource(v, a, port, fmt.Sprintf("%s goes by source, and Machine %s of attachment %s %s %s",
-				subject, s.Machine, a.Object.Name, shown, source))
+			who := fmt.Sprintf("Machine %s of attachment %s %s %s", s.Machine, a.Object.Name, shown, source)
+			if s.Machine == "" { // known from the children only
+				who = fmt.Sprintf("%s is a source of attachment %s", source, a.Object.Name)
+			}
+			i.routeBySource(v, a, port, subject+" goes by source, and "+who)
 			return
 		}
 	}

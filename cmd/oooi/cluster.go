@@ -1,0 +1,260 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/densityops/oooi/api/v1alpha1"
+	"github.com/densityops/oooi/dhcpserver"
+	"github.com/densityops/oooi/serve"
+	"github.com/densityops/oooi/watch"
+	"github.com/densityops/oooi/watch/kube"
+	"github.com/densityops/oooi/watch/plan"
+)
+
+// Calls of the API that this process may make a second, and at once: enough to write the statuses of 300 attachments
+// in a second or two.
+const (
+	apiCallsPerSecond = 200
+	apiCallsAtOnce    = 400
+)
+
+// cluster is a process that works with a cluster: hub, servers or both.
+type cluster struct {
+	log      *slog.Logger
+	settings *settings
+	metrics  *prometheus.Registry
+	statuses *watch.Statuses
+
+	hub *kube.Hub // nil: not a role of this process
+
+	server   *serve.Server // nil, with the rest: not a role of this process
+	watcher  *kube.Watcher
+	reporter *kube.Reporter
+	children atomic.Pointer[[]kube.Children]
+}
+
+// serveCluster serves a cluster until ctx ends.
+func serveCluster(ctx context.Context, log *slog.Logger, s *settings) (err error) {
+	config, namespace, err := clusterConfig(s.kubeconfig)
+	if err != nil {
+		return err
+	}
+	log.Info("oooi starts", "version", version, "cluster", config.Host, "stateDir", s.stateDir)
+	c := &cluster{log: log, settings: s, metrics: newProcessMetrics(), statuses: watch.NewStatuses(log, time.Now)}
+	c.metrics.MustRegister(c.statuses)
+	identity := identify(s.stateDir)
+	if s.reconcile {
+		if c.hub, err = kube.NewHub(kube.HubConfig{
+			REST: config, Log: log.With("part", "hub"), Registerer: c.metrics,
+			Identity: identity, Namespace: namespace, Infra: splitKey(s.infra), Clock: time.Now,
+		}); err != nil {
+			return err
+		}
+	}
+	if len(s.serve.Roles) > 0 {
+		if err := c.openServers(config, identity); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, c.server.Close()) }()
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	if c.hub != nil {
+		group.Go(func() error { return c.hub.Run(ctx) })
+	}
+	if c.server != nil {
+		group.Go(func() error { return c.server.Run(ctx) })
+		group.Go(func() error { return c.watcher.Run(ctx, c.apply) })
+		group.Go(func() error { return c.reporter.Run(ctx, c.reports) })
+	}
+	group.Go(func() error { return c.web().serve(ctx, s.httpListen) })
+	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("serve: %w", err)
+	}
+	log.Info("oooi has stopped")
+	return nil
+}
+
+// clusterConfig finds the cluster, and the namespace that this process belongs to in it.
+func clusterConfig(kubeconfig string) (*rest.Config, string, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = kubeconfig
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{})
+	config, err := loader.ClientConfig()
+	if err != nil {
+		return nil, "", fmt.Errorf("cluster: %w: give --kubeconfig, or --config-dir to serve a folder without a cluster", err)
+	}
+	config.QPS, config.Burst = apiCallsPerSecond, apiCallsAtOnce
+	config.UserAgent = "oooi/" + version
+	namespace, _, err := loader.Namespace()
+	if err != nil {
+		return nil, "", fmt.Errorf("cluster: %w", err)
+	}
+	return config, cmp.Or(os.Getenv("POD_NAMESPACE"), namespace), nil
+}
+
+// identify names this process among others of its cluster: by its pod, or by its host and state folder, which no
+// other process shares. A restart keeps the name.
+func identify(stateDir string) string {
+	if pod := os.Getenv("POD_NAME"); pod != "" {
+		return pod
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "oooi"
+	}
+	sum := sha256.Sum256([]byte(stateDir))
+	return v1alpha1.LabelValue(host + "-" + hex.EncodeToString(sum[:4]))
+}
+
+func (c *cluster) openServers(config *rest.Config, identity string) error {
+	settings := c.settings.serve
+	settings.Log = c.log
+	settings.LeasesChanged = func() {}
+	var err error
+	if c.server, err = serve.New(settings); err != nil {
+		return err
+	}
+	if c.watcher, err = kube.NewWatcher(kube.WatcherConfig{
+		REST: config, Log: c.log.With("part", "children"), Infra: splitKey(c.settings.infra), StateDir: c.settings.stateDir,
+	}); err != nil {
+		return errors.Join(err, c.server.Close())
+	}
+	if c.reporter, err = kube.NewReporter(kube.ReporterConfig{
+		REST: config, Log: c.log.With("part", "report"), Identity: identity, Clock: time.Now,
+	}); err != nil {
+		return errors.Join(err, c.server.Close())
+	}
+	return nil
+}
+
+// apply hands the children in the cluster to the servers.
+func (c *cluster) apply(children []kube.Children) {
+	c.children.Store(&children)
+	all := make([]serve.Children, len(children))
+	for i, k := range children {
+		all[i] = serve.Children{Infra: k.Infra.String(), DHCP: k.DHCP, DNS: k.DNS, Proxy: k.Proxy}
+	}
+	c.server.Apply(all)
+}
+
+// reports say what the servers of this process do.
+func (c *cluster) reports() []kube.Report {
+	children := c.children.Load()
+	if children == nil {
+		return nil
+	}
+	states := map[string]serve.InfraState{}
+	for _, st := range c.server.State() {
+		states[st.Infra] = st
+	}
+	active, total := countLeases(c.server.Leases())
+	var reports []kube.Report
+	for _, k := range *children {
+		st := states[k.Infra.String()]
+		r := kube.Report{Children: kube.Children{Infra: k.Infra}}
+		if st.DHCP != nil {
+			r.DHCP, r.DHCPReady, r.DHCPMessage = k.DHCP, st.DHCP.Ready, st.DHCP.Message
+			r.ActiveLeases, r.TotalLeases = active[st.Infra], total[st.Infra]
+		}
+		if st.DNS != nil {
+			r.DNS, r.DNSReady, r.DNSMessage = k.DNS, st.DNS.Ready, st.DNS.Message
+		}
+		if slices.Contains(c.settings.serve.Roles, serve.RoleXDS) {
+			r.Proxy, r.Envoys = k.Proxy, withGenerations(st)
+		}
+		reports = append(reports, r)
+	}
+	return reports
+}
+
+// withGenerations says which generation of the ProxyServer each Envoy serves, as far as it is the current one.
+func withGenerations(st serve.InfraState) []v1alpha1.EnvoyStatus {
+	envoys := slices.Clone(st.Envoys)
+	for i := range envoys {
+		if envoys[i].Acknowledged == st.ProxyVersion {
+			envoys[i].Generation = st.ProxyGeneration
+		}
+	}
+	return envoys
+}
+
+func countLeases(leases []serve.Lease) (active, total map[string]int32) {
+	active, total = map[string]int32{}, map[string]int32{}
+	for _, l := range leases {
+		total[l.Infra]++
+		if l.State == dhcpserver.StateActive {
+			active[l.Infra]++
+		}
+	}
+	return active, total
+}
+
+// web is the HTTP endpoints of this process.
+func (c *cluster) web() *web {
+	e := &web{
+		ready:       c.ready,
+		result:      c.result,
+		status:      c.status,
+		leases:      func() []serve.Lease { return nil },
+		metrics:     c.metrics,
+		podNetworks: c.settings.serve.PodNetworks,
+	}
+	if c.server != nil {
+		e.leases = c.server.Leases
+		e.metrics = prometheus.Gatherers{c.metrics, c.server}
+	}
+	return e
+}
+
+func (c *cluster) ready() error {
+	if c.server != nil {
+		// A hub that cannot reach the API must not take the servers out of service.
+		return c.server.Ready()
+	}
+	return c.hub.Ready()
+}
+
+// result is the plan of the hub, or without one what the children tell.
+func (c *cluster) result() *plan.Result {
+	if c.hub != nil && c.hub.Result() != nil {
+		return c.hub.Result()
+	}
+	children := c.children.Load()
+	if children == nil {
+		return nil
+	}
+	result := &plan.Result{}
+	for _, k := range *children {
+		result.Infras = append(result.Infras, plan.FromChildren(k.Infra, k.DNS, k.Proxy))
+	}
+	return result
+}
+
+func (c *cluster) status() statusReport {
+	r := statusReport{Infras: []watch.InfraReport{}, Serving: []serve.InfraState{}}
+	if c.hub != nil {
+		r.Leading = c.hub.Leading()
+		if result := c.hub.Result(); result != nil {
+			r.Infras, r.Orphans = c.statuses.Report(result, c.hub.Serving(result))
+		}
+	}
+	if c.server != nil {
+		r.Serving, r.Stale = c.server.State(), c.watcher.Stale()
+	}
+	return r
+}

@@ -1,0 +1,344 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/densityops/oooi/api/v1alpha1"
+	"github.com/densityops/oooi/watch"
+)
+
+// patience is how long a starting process waits for the API before it serves what it served last (product rule 18).
+const patience = 10 * time.Second
+
+// Children are the children of one Infra as they are in the cluster; nil: there is none.
+type Children struct {
+	Infra types.NamespacedName  `json:"infra"`
+	DHCP  *v1alpha1.DHCPServer  `json:"dhcp,omitempty"`
+	DNS   *v1alpha1.DNSServer   `json:"dns,omitempty"`
+	Proxy *v1alpha1.ProxyServer `json:"proxy,omitempty"`
+}
+
+// WatcherConfig is what a Watcher needs.
+type WatcherConfig struct {
+	REST *rest.Config
+	Log  *slog.Logger
+	// Infra to serve; zero: all of the cluster.
+	Infra types.NamespacedName
+	// StateDir is where the children that were served last are kept.
+	StateDir string
+}
+
+// Watcher brings the children in the cluster to the servers.
+type Watcher struct {
+	cfg     WatcherConfig
+	cache   cache.Cache
+	path    string
+	changed chan struct{}
+
+	mu      sync.Mutex
+	dhcp    map[types.NamespacedName]*v1alpha1.DHCPServer
+	dns     map[types.NamespacedName]*v1alpha1.DNSServer
+	proxies map[types.NamespacedName]*v1alpha1.ProxyServer
+	// stale is set while what is served was read from the state folder.
+	stale bool
+	saved []byte // as in the state folder
+}
+
+// NewWatcher makes a Watcher. It talks to nobody before Run.
+func NewWatcher(cfg WatcherConfig) (*Watcher, error) {
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, err
+	}
+	options := cache.Options{Scheme: scheme, DefaultTransform: strip}
+	if infra := cfg.Infra; infra.Name != "" {
+		only := func(name string) cache.ByObject {
+			return cache.ByObject{
+				Namespaces: map[string]cache.Config{infra.Namespace: {}},
+				Field:      fields.OneTermEqualSelector(metav1.ObjectNameField, name),
+			}
+		}
+		options.ByObject = map[client.Object]cache.ByObject{
+			&v1alpha1.DHCPServer{}:  only(v1alpha1.DHCPServerName(infra.Name)),
+			&v1alpha1.DNSServer{}:   only(v1alpha1.DNSServerName(infra.Name)),
+			&v1alpha1.ProxyServer{}: only(v1alpha1.ProxyServerName(infra.Name)),
+		}
+	}
+	c, err := cache.New(cfg.REST, options)
+	if err != nil {
+		return nil, fmt.Errorf("cluster at %s: %w", cfg.REST.Host, err)
+	}
+	return &Watcher{
+		cfg: cfg, cache: c, path: filepath.Join(cfg.StateDir, "children.json"), changed: make(chan struct{}, 1),
+		dhcp:    map[types.NamespacedName]*v1alpha1.DHCPServer{},
+		dns:     map[types.NamespacedName]*v1alpha1.DNSServer{},
+		proxies: map[types.NamespacedName]*v1alpha1.ProxyServer{},
+	}, nil
+}
+
+// Stale tells whether what is served was read from the state folder, since the API could not be reached yet.
+func (w *Watcher) Stale() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.stale
+}
+
+// Run delivers the complete set of children, first when all are read and then on every change, until ctx ends. It is kept in
+// the state folder before it is delivered. While the API cannot be reached at start, the kept set is delivered
+// after a while.
+func (w *Watcher) Run(ctx context.Context, deliver func([]Children)) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return w.cache.Start(ctx) })
+	group.Go(func() error {
+		synced := make(chan struct{})
+		var readers sync.WaitGroup
+		readers.Go(func() {
+			if w.read(ctx) {
+				close(synced)
+			}
+		})
+		defer readers.Wait()
+		return w.deliver(ctx, synced, deliver)
+	})
+	return group.Wait()
+}
+
+func (w *Watcher) deliver(ctx context.Context, synced <-chan struct{}, deliver func([]Children)) error {
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-late.C:
+			if children, err := w.load(); err != nil {
+				w.cfg.Log.Error("the API cannot be reached and nothing is kept, nothing is served yet", "error", err)
+			} else {
+				w.setStale(true)
+				w.cfg.Log.Warn("the API cannot be reached, serving what was served last", "infras", len(children), "file", w.path)
+				deliver(children)
+			}
+			continue
+		case <-synced:
+		}
+		break
+	}
+	w.notify()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.changed:
+		}
+		children := w.children()
+		if err := w.save(children); err != nil {
+			w.cfg.Log.Error("what is served is not kept for a start without the API", "error", err)
+		}
+		if w.Stale() {
+			w.setStale(false)
+			w.cfg.Log.Info("the API is back, serving what it has")
+		}
+		deliver(children)
+	}
+}
+
+func (w *Watcher) setStale(stale bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stale = stale
+}
+
+// read starts the informers and waits until all children are read; false: ctx has ended.
+func (w *Watcher) read(ctx context.Context) bool {
+	var registrations []toolscache.ResourceEventHandlerRegistration
+	for _, k := range []struct {
+		object  client.Object
+		handler toolscache.ResourceEventHandler
+	}{
+		{&v1alpha1.DHCPServer{}, keep(w, w.dhcp)},
+		{&v1alpha1.DNSServer{}, keep(w, w.dns)},
+		{&v1alpha1.ProxyServer{}, keep(w, w.proxies)},
+	} {
+		for {
+			informer, err := w.cache.GetInformer(ctx, k.object, cache.BlockUntilSynced(false))
+			if err == nil {
+				registration, err := informer.AddEventHandler(k.handler)
+				if err == nil {
+					registrations = append(registrations, registration)
+					break
+				}
+			}
+			w.cfg.Log.Debug("children cannot be watched yet, trying again", "kind", fmt.Sprintf("%T", k.object), "error", err)
+			if !sleep(ctx, time.Second) {
+				return false
+			}
+		}
+	}
+	unread := func(r toolscache.ResourceEventHandlerRegistration) bool { return !r.HasSynced() }
+	for slices.ContainsFunc(registrations, unread) {
+		if !sleep(ctx, 20*time.Millisecond) {
+			return false
+		}
+	}
+	return true
+}
+
+// sleep waits; false: ctx has ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// keep keeps the children of one kind; only a new generation or one that comes or goes is a change.
+func keep[T client.Object](w *Watcher, into map[types.NamespacedName]T) toolscache.ResourceEventHandler {
+	set := func(object any) {
+		child := object.(T)
+		key := client.ObjectKeyFromObject(child)
+		w.mu.Lock()
+		old, known := into[key]
+		into[key] = child
+		w.mu.Unlock()
+		if !known || old.GetGeneration() != child.GetGeneration() || old.GetUID() != child.GetUID() {
+			w.notify()
+		}
+	}
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    set,
+		UpdateFunc: func(_, object any) { set(object) },
+		DeleteFunc: func(object any) {
+			if gone, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+				object = gone.Obj
+			}
+			child, ok := object.(T)
+			if !ok {
+				return
+			}
+			w.mu.Lock()
+			delete(into, client.ObjectKeyFromObject(child))
+			w.mu.Unlock()
+			w.notify()
+		},
+	}
+}
+
+func (w *Watcher) notify() {
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+}
+
+// children gives the children of each Infra, in the order of namespaces and names.
+func (w *Watcher) children() []Children {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	byInfra := map[types.NamespacedName]*Children{}
+	of := func(child client.Object) *Children {
+		owner := metav1.GetControllerOf(child)
+		if owner == nil || owner.Kind != "Infra" {
+			return &Children{} // nobody's: not served
+		}
+		key := types.NamespacedName{Namespace: child.GetNamespace(), Name: owner.Name}
+		if w.cfg.Infra.Name != "" && key != w.cfg.Infra {
+			return &Children{}
+		}
+		if byInfra[key] == nil {
+			byInfra[key] = &Children{Infra: key}
+		}
+		return byInfra[key]
+	}
+	for _, d := range w.dhcp {
+		of(d).DHCP = d
+	}
+	for _, d := range w.dns {
+		of(d).DNS = d
+	}
+	for _, p := range w.proxies {
+		of(p).Proxy = p
+	}
+	var all []Children
+	for _, c := range byInfra {
+		all = append(all, *c)
+	}
+	slices.SortFunc(all, func(a, b Children) int {
+		return cmp.Or(cmp.Compare(a.Infra.Namespace, b.Infra.Namespace), cmp.Compare(a.Infra.Name, b.Infra.Name))
+	})
+	return all
+}
+
+// load reads what was served last.
+func (w *Watcher) load() ([]Children, error) {
+	data, err := os.ReadFile(w.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("no %s", w.path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var children []Children
+	if err := json.Unmarshal(data, &children); err != nil {
+		return nil, fmt.Errorf("%s: %w", w.path, err)
+	}
+	if w.cfg.Infra.Name != "" {
+		children = slices.DeleteFunc(children, func(c Children) bool { return c.Infra != w.cfg.Infra })
+	}
+	return children, nil
+}
+
+// save keeps what is about to be served, without statuses.
+func (w *Watcher) save(children []Children) error {
+	kept := make([]Children, len(children))
+	for i, c := range children {
+		kept[i] = Children{Infra: c.Infra}
+		if c.DHCP != nil {
+			kept[i].DHCP = &v1alpha1.DHCPServer{ObjectMeta: identity(c.DHCP), Spec: c.DHCP.Spec}
+		}
+		if c.DNS != nil {
+			kept[i].DNS = &v1alpha1.DNSServer{ObjectMeta: identity(c.DNS), Spec: c.DNS.Spec}
+		}
+		if c.Proxy != nil {
+			kept[i].Proxy = &v1alpha1.ProxyServer{ObjectMeta: identity(c.Proxy), Spec: c.Proxy.Spec}
+		}
+	}
+	data, err := json.Marshal(kept)
+	if err != nil || slices.Equal(data, w.saved) {
+		return err
+	}
+	if err := watch.ReplaceFile(w.path, data); err != nil {
+		return err
+	}
+	w.saved = data
+	return nil
+}
+
+func identity(object metav1.Object) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID(), Generation: object.GetGeneration(),
+	}
+}

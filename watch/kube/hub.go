@@ -1,0 +1,268 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/densityops/oooi/api/v1alpha1"
+	"github.com/densityops/oooi/watch/plan"
+)
+
+const (
+	// fieldOwner is the one name under which the hub writes.
+	fieldOwner = "oooi"
+	// A failed write of an Infra is tried again after firstRetry, then twice that, up to lastRetry.
+	firstRetry, lastRetry = 500 * time.Millisecond, time.Minute
+	// writers is how many Infras are written at once.
+	writers = 4
+	// look is how often the Leases of serving processes are looked at for those that have run out.
+	look = 5 * time.Second
+)
+
+// HubConfig is what a Hub needs.
+type HubConfig struct {
+	REST *rest.Config
+	Log  *slog.Logger
+	// Registerer of the metrics.
+	Registerer prometheus.Registerer
+	// Identity of this process among those that want to lead.
+	Identity string
+	// Namespace of the Lease that makes the leader.
+	Namespace string
+	// Infra is the only one to reconcile; zero: all.
+	Infra types.NamespacedName
+	Clock func() time.Time
+}
+
+// Hub watches the objects of a cluster and plans on every change; the leader writes what the plan
+// decides.
+type Hub struct {
+	cfg     HubConfig
+	world   *world
+	client  client.Client
+	queue   workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	events  record.EventRecorder
+	stop    func() // of the events
+	metrics *hubMetrics
+
+	leading atomic.Bool
+	result  atomic.Pointer[plan.Result]
+	// remembered are the sources that were planned last; the cache may lag behind. Owned by plan.
+	remembered map[types.NamespacedName][]v1alpha1.Source
+	// wasAlive are the Leases of serving processes that were renewed in time when last looked at; guarded by world.mu.
+	wasAlive map[types.NamespacedName]bool
+}
+
+// NewHub makes a Hub. It talks to nobody before Run.
+func NewHub(cfg HubConfig) (*Hub, error) {
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, err
+	}
+	headless, err := labels.NewRequirement(corev1.IsHeadlessService, selection.Exists, nil)
+	if err != nil {
+		return nil, err
+	}
+	serving, err := labels.NewRequirement(servingLabel, selection.Exists, nil)
+	if err != nil {
+		return nil, err
+	}
+	c, err := cache.New(cfg.REST, cache.Options{
+		Scheme:           scheme,
+		DefaultTransform: strip,
+		ByObject: map[client.Object]cache.ByObject{
+			&discoveryv1.EndpointSlice{}: {Label: labels.NewSelector().Add(*headless)},
+			&coordinationv1.Lease{}:      {Label: labels.NewSelector().Add(*serving)},
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cluster at %s: %w", cfg.REST.Host, err)
+	}
+	writer, err := client.New(cfg.REST, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("cluster at %s: %w", cfg.REST.Host, err)
+	}
+	h := &Hub{
+		cfg: cfg, world: newWorld(c, cfg.Log), client: writer,
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstRetry, lastRetry)),
+		remembered: map[types.NamespacedName][]v1alpha1.Source{},
+		wasAlive:   map[types.NamespacedName]bool{},
+		metrics:    newHubMetrics(cfg.Registerer),
+	}
+	if err := h.openEvents(scheme); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// Run watches, plans and, while this process leads, writes, until ctx ends.
+func (h *Hub) Run(ctx context.Context) error {
+	defer h.stop()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return h.world.cache.Start(ctx) })
+	group.Go(func() error { return h.world.watch(ctx) })
+	group.Go(func() error { return h.planOnChange(ctx) })
+	group.Go(func() error { return h.elect(ctx) })
+	for range writers {
+		group.Go(func() error {
+			for h.writeNext(ctx) {
+			}
+			return nil
+		})
+	}
+	group.Go(func() error {
+		<-ctx.Done()
+		h.queue.ShutDown()
+		return nil
+	})
+	return group.Wait()
+}
+
+// Ready is nil once the first complete plan is made.
+func (h *Hub) Ready() error {
+	if h.result.Load() != nil {
+		return nil
+	}
+	if err := h.world.complete(); err != nil {
+		return err
+	}
+	return errors.New("waiting for the first plan")
+}
+
+// Result is the newest plan; nil: there is none yet.
+func (h *Hub) Result() *plan.Result { return h.result.Load() }
+
+// Leading tells whether this process writes.
+func (h *Hub) Leading() bool { return h.leading.Load() }
+
+// planOnChange plans when something that is read has changed. The first change leaves at once; those that come
+// while a plan is made fold into the next one, which waits for as long as the last one took, so that planning
+// never takes more than half a processor.
+func (h *Hub) planOnChange(ctx context.Context) error {
+	ticker := time.NewTicker(look)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-h.world.changed:
+		case <-ticker.C:
+			if !h.servingChanged() {
+				continue
+			}
+		}
+		if err := h.world.complete(); err != nil {
+			h.waitABit(ctx, 50*time.Millisecond)
+			h.world.notify()
+			continue
+		}
+		started := time.Now()
+		h.plan()
+		took := time.Since(started)
+		h.metrics.planSeconds.Observe(took.Seconds())
+		h.waitABit(ctx, took)
+	}
+}
+
+func (h *Hub) waitABit(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+func (h *Hub) plan() {
+	objects := h.world.objects()
+	h.recall(&objects)
+	result := plan.Plan(plan.Input{Objects: objects, Limits: plan.ClusterLimits})
+	h.remember(result)
+	h.result.Store(result)
+	h.metrics.planned(result)
+	h.enqueue(result)
+}
+
+// enqueue hands every Infra to the writers; those that need no write make none.
+func (h *Hub) enqueue(result *plan.Result) {
+	if !h.leading.Load() {
+		return
+	}
+	for _, infra := range result.Infras {
+		h.queue.Add(infra.Key())
+	}
+	for _, a := range result.Orphans {
+		h.queue.Add(types.NamespacedName{Namespace: a.Object.Namespace, Name: a.Object.Spec.InfraRef.Name})
+	}
+}
+
+// recall puts the sources that were planned last into the statuses: they are ahead of the cache until what was
+// written has come back.
+func (h *Hub) recall(objects *plan.Objects) {
+	if !h.leading.Load() {
+		return // another process writes the statuses, and it is them that count
+	}
+	for i, a := range objects.Attachments {
+		if sources, ok := h.remembered[client.ObjectKeyFromObject(a)]; ok {
+			remembering := *a
+			remembering.Status.Sources = sources
+			objects.Attachments[i] = &remembering
+		}
+	}
+}
+
+func (h *Hub) remember(result *plan.Result) {
+	clear(h.remembered)
+	if !h.leading.Load() {
+		return
+	}
+	for _, infra := range result.Infras {
+		for _, a := range infra.Attachments {
+			h.remembered[a.Key()] = a.Status.Sources
+		}
+	}
+}
+
+// writeNext writes the next Infra of the queue; false: the queue has been shut down.
+func (h *Hub) writeNext(ctx context.Context) bool {
+	key, quit := h.queue.Get()
+	if quit {
+		return false
+	}
+	defer h.queue.Done(key)
+	if !h.leading.Load() {
+		h.queue.Forget(key)
+		return true
+	}
+	if err := h.write(ctx, key); err != nil && ctx.Err() == nil {
+		h.cfg.Log.Warn("an Infra cannot be written, trying again", "infra", key.String(), "tries", h.queue.NumRequeues(key)+1, "error", err)
+		h.metrics.writeFailures.Inc()
+		h.queue.AddRateLimited(key)
+		return true
+	}
+	h.queue.Forget(key)
+	return true
+}
+
+// conditionTime is the time that conditions get when they change: whole seconds, as an object stores them.
+func (h *Hub) conditionTime() metav1.Time { return metav1.NewTime(h.cfg.Clock().Truncate(time.Second)) }

@@ -1,0 +1,43 @@
+package kube
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/densityops/oooi/watch/plan"
+)
+
+type hubMetrics struct {
+	planSeconds   prometheus.Histogram
+	writes        prometheus.Counter
+	writeFailures prometheus.Counter
+	conflicts     *prometheus.GaugeVec
+}
+
+func newHubMetrics(registerer prometheus.Registerer) *hubMetrics {
+	m := &hubMetrics{
+		planSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "oooi_plan_seconds", Help: "How long one plan of all objects took.",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 8),
+		}),
+		writes:        prometheus.NewCounter(prometheus.CounterOpts{Name: "oooi_api_writes_total", Help: "Writes of children and statuses. None while nothing changes."}),
+		writeFailures: prometheus.NewCounter(prometheus.CounterOpts{Name: "oooi_api_write_failures_total", Help: "Infras that could not be written, and are tried again."}),
+		conflicts: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "oooi_infra_left_out_attachments", Help: "Attachments of the Infra that are left out because of a conflict or a mistake.",
+		}, []string{"infra"}),
+	}
+	registerer.MustRegister(m.planSeconds, m.writes, m.writeFailures, m.conflicts)
+	return m
+}
+
+func (m *hubMetrics) planned(result *plan.Result) {
+	m.conflicts.Reset()
+	for _, infra := range result.Infras {
+		n := 0
+		for _, a := range infra.Attachments {
+			if a.LeftOut != nil {
+				n++
+			}
+		}
+		m.conflicts.WithLabelValues(infra.Key().String()).Set(float64(n))
+	}
+}

@@ -1,0 +1,253 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/densityops/oooi/api/v1alpha1"
+)
+
+const (
+	// reportPeriod is how often a process looks at what its own servers do. It costs no API call.
+	reportPeriod = 200 * time.Millisecond
+	// countPeriod is how often counts of leases are written at most.
+	countPeriod = 10 * time.Second
+	// A serving process renews its Lease every renewPeriod; one that has not for servingDuration is gone.
+	renewPeriod, servingDuration = 10 * time.Second, 30 * time.Second
+	// callTimeout bounds one call of the API.
+	callTimeout = 5 * time.Second
+)
+
+// Report is what this process's servers of one Infra do.
+type Report struct {
+	// Children that are served.
+	Children
+	// DHCPReady and DNSReady say whether the servers serve; a message says what they wait for.
+	DHCPReady, DNSReady     bool
+	DHCPMessage, DNSMessage string
+	// ActiveLeases have not expired, TotalLeases are all that are known.
+	ActiveLeases, TotalLeases int32
+	// Envoys that are connected, with the generation of the ProxyServer that each serves.
+	Envoys []v1alpha1.EnvoyStatus
+}
+
+// ReporterConfig is what a Reporter needs.
+type ReporterConfig struct {
+	REST *rest.Config
+	Log  *slog.Logger
+	// Identity of this process; a pod's name.
+	Identity string
+	Clock    func() time.Time
+}
+
+// Reporter writes what a serving process does into the statuses of the children, under an owner of its own, and keeps a
+// Lease for each Infra that says that the process is alive.
+type Reporter struct {
+	cfg    ReporterConfig
+	client client.Client
+	last   map[types.NamespacedName]*reported
+}
+
+// reported is what was written last of one Infra.
+type reported struct {
+	dhcp, dns, proxy any
+	counted, renewed time.Time
+	failing          bool
+}
+
+// NewReporter makes a Reporter. It talks to nobody before Run.
+func NewReporter(cfg ReporterConfig) (*Reporter, error) {
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, err
+	}
+	c, err := client.New(cfg.REST, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("cluster at %s: %w", cfg.REST.Host, err)
+	}
+	return &Reporter{cfg: cfg, client: c, last: map[types.NamespacedName]*reported{}}, nil
+}
+
+// Run writes what report gives, whenever it has changed, until ctx ends; then it gives the Leases back. What cannot be
+// written is tried again.
+func (r *Reporter) Run(ctx context.Context, report func() []Report) error {
+	ticker := time.NewTicker(reportPeriod)
+	defer ticker.Stop()
+	retry := map[types.NamespacedName]time.Time{}
+	for {
+		select {
+		case <-ctx.Done():
+			r.giveBack()
+			return nil
+		case <-ticker.C:
+		}
+		now := r.cfg.Clock()
+		for _, rep := range report() {
+			if now.Before(retry[rep.Infra]) {
+				continue
+			}
+			if r.last[rep.Infra] == nil {
+				r.last[rep.Infra] = &reported{}
+			}
+			last := r.last[rep.Infra]
+			err := r.write(ctx, rep, last, now)
+			if err != nil && ctx.Err() == nil {
+				retry[rep.Infra] = now.Add(2 * time.Second)
+				if !last.failing {
+					r.cfg.Log.Warn("what is served cannot be reported, trying again", "infra", rep.Infra.String(), "error", err)
+				}
+			}
+			last.failing = err != nil
+		}
+	}
+}
+
+func (r *Reporter) owner() string { return fieldOwner + "-" + r.cfg.Identity }
+
+// serverStatus is the status of a DHCPServer or DNSServer as a serving process writes it.
+type serverStatus struct {
+	Conditions   []metav1.Condition `json:"conditions"`
+	ActiveLeases *int32             `json:"activeLeases,omitempty"`
+	TotalLeases  *int32             `json:"totalLeases,omitempty"`
+}
+
+// envoysStatus is a serving process's share of a ProxyServer's status.
+type envoysStatus struct {
+	Envoys []v1alpha1.EnvoyStatus `json:"envoys"`
+}
+
+func (r *Reporter) write(ctx context.Context, rep Report, last *reported, now time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var errs []error
+	if now.Sub(last.renewed) >= renewPeriod {
+		if err := r.renew(ctx, rep, now); err != nil {
+			return err
+		}
+		last.renewed = now
+	}
+	if d := rep.DNS; d != nil {
+		status := &serverStatus{Conditions: ready(d.Status.Conditions, d.Generation, rep.DNSReady, rep.DNSMessage, now)}
+		errs = append(errs, r.put(ctx, d, status, &last.dns))
+	}
+	if d := rep.DHCP; d != nil {
+		status := &serverStatus{
+			Conditions:   ready(d.Status.Conditions, d.Generation, rep.DHCPReady, rep.DHCPMessage, now),
+			ActiveLeases: &rep.ActiveLeases, TotalLeases: &rep.TotalLeases,
+		}
+		if before, ok := last.dhcp.(*serverStatus); ok && now.Sub(last.counted) < countPeriod {
+			status.ActiveLeases, status.TotalLeases = before.ActiveLeases, before.TotalLeases
+		} else {
+			last.counted = now
+		}
+		errs = append(errs, r.put(ctx, d, status, &last.dhcp))
+	}
+	if p := rep.Proxy; p != nil {
+		envoys := slices.Clone(rep.Envoys)
+		for i := range envoys {
+			envoys[i].Process = r.cfg.Identity
+		}
+		errs = append(errs, r.put(ctx, p, &envoysStatus{Envoys: envoys}, &last.proxy))
+	}
+	return errors.Join(errs...)
+}
+
+// put writes a status unless it was written last.
+func (r *Reporter) put(ctx context.Context, child client.Object, status any, last *any) error {
+	if equality.Semantic.DeepEqual(status, *last) {
+		return nil
+	}
+	if err := applyStatus(ctx, r.client, child, status, r.owner()); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			return nil
+		}
+		return fmt.Errorf("status of %T %s: %w", child, client.ObjectKeyFromObject(child), err)
+	}
+	*last = status
+	return nil
+}
+
+// ready is the Ready condition of a server; its time stays until its status changes.
+func ready(before []metav1.Condition, generation int64, isReady bool, message string, now time.Time) []metav1.Condition {
+	c := metav1.Condition{
+		Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonReady, Message: "serving",
+		ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(now.Truncate(time.Second)),
+	}
+	if !isReady {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonNotServing, message
+	}
+	if old := meta.FindStatusCondition(before, c.Type); old != nil && old.Status == c.Status {
+		c.LastTransitionTime = old.LastTransitionTime
+	}
+	return []metav1.Condition{c}
+}
+
+// renew says that this process serves the Infra.
+func (r *Reporter) renew(ctx context.Context, rep Report, now time.Time) error {
+	lease := r.lease(rep.Infra)
+	err := r.client.Get(ctx, client.ObjectKeyFromObject(lease), lease)
+	missing := client.IgnoreNotFound(err) == nil && err != nil
+	if err != nil && !missing {
+		return fmt.Errorf("Lease %s: %w", lease.Name, err)
+	}
+	seconds := int32(servingDuration / time.Second)
+	renewed := metav1.NewMicroTime(now)
+	lease.Labels = map[string]string{servingLabel: v1alpha1.LabelValue(rep.Infra.Name)}
+	lease.OwnerReferences = owners(rep.Children)
+	lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: &r.cfg.Identity, LeaseDurationSeconds: &seconds, RenewTime: &renewed}
+	if missing {
+		err = r.client.Create(ctx, lease)
+	} else {
+		err = r.client.Update(ctx, lease)
+	}
+	if err != nil {
+		return fmt.Errorf("Lease %s: %w", lease.Name, err)
+	}
+	return nil
+}
+
+func (r *Reporter) lease(infra types.NamespacedName) *coordinationv1.Lease {
+	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+		Namespace: infra.Namespace, Name: v1alpha1.LabelValue(infra.Name + "-serving-" + r.cfg.Identity),
+	}}
+}
+
+// owners lets the Lease go with the Infra.
+func owners(c Children) []metav1.OwnerReference {
+	var controller *metav1.OwnerReference
+	switch {
+	case c.Proxy != nil:
+		controller = metav1.GetControllerOf(c.Proxy)
+	case c.DNS != nil:
+		controller = metav1.GetControllerOf(c.DNS)
+	case c.DHCP != nil:
+		controller = metav1.GetControllerOf(c.DHCP)
+	}
+	if controller == nil {
+		return nil
+	}
+	return []metav1.OwnerReference{{APIVersion: controller.APIVersion, Kind: controller.Kind, Name: controller.Name, UID: controller.UID}}
+}
+
+// giveBack deletes the Leases, so that nobody has to wait for them to run out.
+func (r *Reporter) giveBack() {
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	for infra := range r.last {
+		if err := client.IgnoreNotFound(r.client.Delete(ctx, r.lease(infra))); err != nil {
+			r.cfg.Log.Debug("a Lease is left to run out", "infra", infra.String(), "error", err)
+		}
+	}
+}

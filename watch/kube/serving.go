@@ -1,0 +1,186 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/densityops/oooi/api/v1alpha1"
+	"github.com/densityops/oooi/watch"
+	"github.com/densityops/oooi/watch/plan"
+)
+
+// servingLabel is on the Lease of each serving process; its value is the name of the Infra.
+const servingLabel = "hostedcluster.densityops.com/serves"
+
+// processes are the serving processes of an Infra whose Leases have not run out.
+func (h *Hub) processes(infra types.NamespacedName) map[string]bool {
+	h.world.mu.Lock()
+	defer h.world.mu.Unlock()
+	alive := map[string]bool{}
+	for key, lease := range h.world.serving {
+		if key.Namespace == infra.Namespace && lease.Labels[servingLabel] == v1alpha1.LabelValue(infra.Name) && h.holds(lease) {
+			alive[*lease.Spec.HolderIdentity] = true
+		}
+	}
+	return alive
+}
+
+// holds tells whether a Lease has a holder that renewed it in time.
+func (h *Hub) holds(lease *coordinationv1.Lease) bool {
+	s := &lease.Spec
+	if s.HolderIdentity == nil || *s.HolderIdentity == "" || s.RenewTime == nil || s.LeaseDurationSeconds == nil {
+		return false
+	}
+	return h.cfg.Clock().Before(s.RenewTime.Add(time.Duration(*s.LeaseDurationSeconds) * time.Second))
+}
+
+// sameHolder ignores renewals: whether a Lease has run out is looked at every few seconds.
+func sameHolder(old, renewed *coordinationv1.Lease) bool {
+	return equality.Semantic.DeepEqual(old.Spec.HolderIdentity, renewed.Spec.HolderIdentity) && old.Labels[servingLabel] == renewed.Labels[servingLabel]
+}
+
+// servingChanged tells whether a serving process has stopped or begun to renew since it was last looked.
+func (h *Hub) servingChanged() bool {
+	h.world.mu.Lock()
+	defer h.world.mu.Unlock()
+	changed := false
+	for key, lease := range h.world.serving {
+		alive := h.holds(lease)
+		changed = changed || h.wasAlive[key] != alive
+		h.wasAlive[key] = alive
+	}
+	return changed
+}
+
+// servingOf sums up what the serving processes say of an Infra's servers.
+func (h *Hub) servingOf(infra *plan.Infra) watch.Serving {
+	namespace, name := infra.Object.Namespace, infra.Object.Name
+	alive := h.processes(infra.Key())
+	var s watch.Serving
+	judge := func(component v1alpha1.Component, wanted bool, conditions []metav1.Condition, ready *bool) {
+		c := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady)
+		switch {
+		case !wanted:
+		case len(alive) == 0:
+			s.Waiting = append(s.Waiting, string(component)+": no process serves this Infra")
+		case c == nil:
+			s.Waiting = append(s.Waiting, string(component)+": not reported yet")
+		case c.Status != metav1.ConditionTrue:
+			s.Waiting = append(s.Waiting, string(component)+": "+c.Message)
+		default:
+			*ready = true
+		}
+	}
+	if d := lookup(h.world, h.world.dhcp, types.NamespacedName{Namespace: namespace, Name: v1alpha1.DHCPServerName(name)}); d != nil {
+		judge(v1alpha1.ComponentDHCP, infra.DHCP != nil, d.Status.Conditions, &s.DHCPReady)
+	}
+	if d := lookup(h.world, h.world.dns, types.NamespacedName{Namespace: namespace, Name: v1alpha1.DNSServerName(name)}); d != nil {
+		judge(v1alpha1.ComponentDNS, infra.DNS != nil, d.Status.Conditions, &s.DNSReady)
+	}
+	if p := h.proxyOf(infra); p != nil {
+		judge(v1alpha1.ComponentProxy, infra.Proxy != nil, h.proxyConditions(p, alive), &s.ProxyReady)
+	}
+	return s
+}
+
+func (h *Hub) proxyOf(infra *plan.Infra) *v1alpha1.ProxyServer {
+	return lookup(h.world, h.world.proxies, types.NamespacedName{
+		Namespace: infra.Object.Namespace, Name: v1alpha1.ProxyServerName(infra.Object.Name),
+	})
+}
+
+// proxyConditions fold what each Envoy was sent, acknowledged and refused.
+func (h *Hub) proxyConditions(p *v1alpha1.ProxyServer, alive map[string]bool) []metav1.Condition {
+	programmed := metav1.Condition{Type: v1alpha1.ConditionProgrammed, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAcknowledged}
+	var refused, pending []string
+	envoys := 0
+	for _, e := range p.Status.Envoys {
+		switch {
+		case !alive[e.Process]:
+			continue
+		case e.Error != "":
+			refused = append(refused, fmt.Sprintf("Envoy %s: %s", e.Name, e.Error))
+		case e.Generation != p.Generation:
+			pending = append(pending, e.Name)
+		}
+		envoys++
+	}
+	switch {
+	case len(refused) > 0:
+		programmed.Status, programmed.Reason, programmed.Message = metav1.ConditionFalse, v1alpha1.ReasonRefused, strings.Join(refused, "; ")
+	case envoys == 0:
+		programmed.Status, programmed.Reason, programmed.Message = metav1.ConditionFalse, v1alpha1.ReasonNoEnvoy, "no Envoy is connected"
+	case len(pending) > 0:
+		programmed.Status, programmed.Reason = metav1.ConditionFalse, v1alpha1.ReasonPending
+		programmed.Message = "not acknowledged yet by Envoy " + strings.Join(pending, ", ")
+	default:
+		programmed.Message = fmt.Sprintf("acknowledged by every Envoy: %d", envoys)
+	}
+	programmed.ObservedGeneration = p.Generation
+	ready := programmed
+	ready.Type = v1alpha1.ConditionReady
+	return []metav1.Condition{programmed, ready}
+}
+
+// proxyStatus is the hub's share of a ProxyServer's status; each serving process has its own.
+type proxyStatus struct {
+	Conditions   []metav1.Condition `json:"conditions"`
+	BackendCount int32              `json:"backendCount"`
+	ServiceIP    string             `json:"serviceIP,omitempty"`
+}
+
+// writeProxyStatus folds what the serving processes wrote, and takes away what processes that are gone left.
+func (h *Hub) writeProxyStatus(ctx context.Context, infra *plan.Infra) error {
+	there := h.proxyOf(infra)
+	if there == nil || infra.Proxy == nil {
+		return nil
+	}
+	alive := h.processes(infra.Key())
+	if kept := aliveEntries(there.Status.Envoys, alive); len(kept) < len(there.Status.Envoys) {
+		pruned := there.DeepCopy()
+		pruned.Status.Envoys = kept
+		h.metrics.writes.Inc()
+		if err := h.client.Status().Update(ctx, pruned, client.FieldOwner(fieldOwner)); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("take away what gone processes left in ProxyServer %s: %w", client.ObjectKeyFromObject(there), err)
+		}
+	}
+	wanted := proxyStatus{
+		Conditions:   h.dated(h.proxyConditions(there, alive), there.Status.Conditions),
+		BackendCount: int32(len(there.Spec.Backends)), //nolint:gosec // bounded by the size of an object
+	}
+	if infra.DNS != nil {
+		wanted.ServiceIP = infra.DNS.Spec.NetworkConfig.InternalProxyIP
+	}
+	if equality.Semantic.DeepEqual(wanted, proxyStatus{there.Status.Conditions, there.Status.BackendCount, there.Status.ServiceIP}) {
+		return nil
+	}
+	return h.writeStatus(ctx, there, &wanted, there.Status.Conditions, wanted.Conditions)
+}
+
+func aliveEntries(entries []v1alpha1.EnvoyStatus, alive map[string]bool) []v1alpha1.EnvoyStatus {
+	var kept []v1alpha1.EnvoyStatus
+	for _, e := range entries {
+		if alive[e.Process] {
+			kept = append(kept, e)
+		}
+	}
+	return kept
+}
+
+// Serving sums up for each Infra of a plan, by "namespace/name", what the serving processes say.
+func (h *Hub) Serving(result *plan.Result) map[string]watch.Serving {
+	all := map[string]watch.Serving{}
+	for _, infra := range result.Infras {
+		all[infra.Key().String()] = h.servingOf(infra)
+	}
+	return all
+}

@@ -1,0 +1,235 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/densityops/oooi/api/v1alpha1"
+	"github.com/densityops/oooi/watch/plan"
+)
+
+// write brings the children and statuses of one Infra, and of the attachments that name it, to the plan. Routes are
+// written before names.
+func (h *Hub) write(ctx context.Context, key types.NamespacedName) error {
+	result := h.result.Load()
+	if result == nil {
+		return nil
+	}
+	for _, infra := range result.Infras {
+		if infra.Key() == key {
+			return h.writeInfra(ctx, infra)
+		}
+	}
+	var errs []error
+	for _, a := range result.Orphans {
+		if a.Object.Namespace == key.Namespace && a.Object.Spec.InfraRef.Name == key.Name {
+			errs = append(errs, h.writeAttachment(ctx, a))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (h *Hub) writeInfra(ctx context.Context, infra *plan.Infra) error {
+	if h.cfg.Infra.Name != "" && infra.Key() != h.cfg.Infra {
+		return nil
+	}
+	var errs []error
+	if infra.Object.DeletionTimestamp == nil {
+		errs = append(errs, h.writeChildren(ctx, infra))
+	}
+	for _, a := range infra.Attachments {
+		errs = append(errs, h.writeAttachment(ctx, a))
+	}
+	errs = append(errs, h.writeProxyStatus(ctx, infra), h.writeInfraStatus(ctx, infra))
+	return errors.Join(errs...)
+}
+
+func (h *Hub) writeChildren(ctx context.Context, infra *plan.Infra) error {
+	namespace, name := infra.Object.Namespace, infra.Object.Name
+	at := func(child string) types.NamespacedName {
+		return types.NamespacedName{Namespace: namespace, Name: child}
+	}
+	return errors.Join(
+		writeChild(ctx, h, infra, v1alpha1.ComponentProxy, infra.Proxy, lookup(h.world, h.world.proxies, at(v1alpha1.ProxyServerName(name))),
+			func(p *v1alpha1.ProxyServer) *v1alpha1.ProxyServerSpec { return &p.Spec }),
+		writeChild(ctx, h, infra, v1alpha1.ComponentDNS, infra.DNS, lookup(h.world, h.world.dns, at(v1alpha1.DNSServerName(name))),
+			func(d *v1alpha1.DNSServer) *v1alpha1.DNSServerSpec { return &d.Spec }),
+		writeChild(ctx, h, infra, v1alpha1.ComponentDHCP, infra.DHCP, lookup(h.world, h.world.dhcp, at(v1alpha1.DHCPServerName(name))),
+			func(d *v1alpha1.DHCPServer) *v1alpha1.DHCPServerSpec { return &d.Spec }),
+	)
+}
+
+// childObject is a pointer to one of the children.
+type childObject interface {
+	comparable
+	client.Object
+}
+
+// writeChild applies, replaces or deletes one child, or leaves it as it is.
+func writeChild[T childObject, S any](ctx context.Context, h *Hub, infra *plan.Infra, component v1alpha1.Component, wanted, there T, spec func(T) *S) error {
+	var none T
+	switch {
+	case infra.Refused[component]:
+		return nil
+	case wanted == none && there == none:
+		return nil
+	case wanted == none:
+		if !metav1.IsControlledBy(there, infra.Object) {
+			return nil
+		}
+		uid := there.GetUID()
+		err := h.client.Delete(ctx, there, client.Preconditions{UID: &uid})
+		if err = client.IgnoreNotFound(err); err != nil {
+			return fmt.Errorf("delete %T %s: %w", there, client.ObjectKeyFromObject(there), err)
+		}
+		h.metrics.writes.Inc()
+		return nil
+	case there != none && metav1.IsControlledBy(there, infra.Object) && equality.Semantic.DeepEqual(spec(wanted), spec(there)):
+		return nil
+	}
+	applied, err := h.apply(ctx, wanted)
+	if err != nil {
+		return fmt.Errorf("apply %T %s: %w", wanted, client.ObjectKeyFromObject(wanted), err)
+	}
+	now := wanted.DeepCopyObject().(T)
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(applied.Object, now); err != nil {
+		return fmt.Errorf("read back %T %s: %w", wanted, client.ObjectKeyFromObject(wanted), err)
+	}
+	if equality.Semantic.DeepEqual(spec(wanted), spec(now)) {
+		return nil
+	}
+	// Somebody added a field that applying does not take away.
+	*spec(now) = *spec(wanted)
+	if err := h.client.Update(ctx, now, client.FieldOwner(fieldOwner)); err != nil {
+		return fmt.Errorf("put %T %s back: %w", wanted, client.ObjectKeyFromObject(wanted), err)
+	}
+	h.metrics.writes.Inc()
+	return nil
+}
+
+// apply applies an object without its status, as the one owner of its fields.
+func (h *Hub) apply(ctx context.Context, object client.Object) (*unstructured.Unstructured, error) {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		return nil, err
+	}
+	delete(content, "status")
+	u := &unstructured.Unstructured{Object: content}
+	unstructured.RemoveNestedField(u.Object, "metadata", "creationTimestamp")
+	err = h.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(fieldOwner), client.ForceOwnership)
+	h.metrics.writes.Inc()
+	return u, err
+}
+
+// applyStatus applies the status of an object as one owner of its fields.
+func applyStatus(ctx context.Context, c client.Client, object client.Object, status any, owner string) error {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(status)
+	if err != nil {
+		return err
+	}
+	gvks, _, err := c.Scheme().ObjectKinds(object)
+	if err != nil {
+		return err
+	}
+	u := &unstructured.Unstructured{Object: map[string]any{"status": content}}
+	u.SetGroupVersionKind(gvks[0])
+	u.SetNamespace(object.GetNamespace())
+	u.SetName(object.GetName())
+	u.SetUID(object.GetUID()) // an object that was made anew is another one
+	return c.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(owner), client.ForceOwnership)
+}
+
+func (h *Hub) writeAttachment(ctx context.Context, a *plan.Attachment) error {
+	object := lookup(h.world, h.world.attachments, a.Key())
+	if object == nil {
+		return nil
+	}
+	wanted := a.Status
+	wanted.Conditions = h.dated(a.Status.Conditions, object.Status.Conditions)
+	if equality.Semantic.DeepEqual(wanted, object.Status) {
+		return nil
+	}
+	return h.writeStatus(ctx, object, &wanted, object.Status.Conditions, wanted.Conditions)
+}
+
+func (h *Hub) writeInfraStatus(ctx context.Context, infra *plan.Infra) error {
+	object := lookup(h.world, h.world.infras, infra.Key())
+	if object == nil {
+		return nil
+	}
+	wanted := infra.Status
+	serving := h.servingOf(infra)
+	wanted.ComponentStatus = serving.ComponentStatus
+	wanted.Conditions = h.dated(serving.Conditions(infra.Status.Conditions), object.Status.Conditions)
+	if equality.Semantic.DeepEqual(wanted, object.Status) {
+		return nil
+	}
+	return h.writeStatus(ctx, object, &wanted, object.Status.Conditions, wanted.Conditions)
+}
+
+// writeStatus applies a status and says in Events which conditions changed.
+func (h *Hub) writeStatus(ctx context.Context, object client.Object, status any, before, after []metav1.Condition) error {
+	err := applyStatus(ctx, h.client, object, status, fieldOwner)
+	h.metrics.writes.Inc()
+	if client.IgnoreNotFound(err) == nil || apierrors.IsConflict(err) {
+		// Gone, or made anew: the next plan is about what is there then.
+		if err != nil {
+			return nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("status of %T %s: %w", object, client.ObjectKeyFromObject(object), err)
+	}
+	for _, c := range after {
+		old := meta.FindStatusCondition(before, c.Type)
+		if old != nil && old.Status == c.Status && old.Reason == c.Reason || old == nil && c.Status == metav1.ConditionTrue {
+			continue
+		}
+		kind := corev1.EventTypeNormal
+		if c.Status == metav1.ConditionFalse {
+			kind = corev1.EventTypeWarning
+		}
+		h.events.Eventf(object, kind, c.Reason, "%s is %s: %s", c.Type, c.Status, c.Message)
+	}
+	return nil
+}
+
+// dated gives conditions their times: a condition keeps its time until its status changes.
+func (h *Hub) dated(wanted, before []metav1.Condition) []metav1.Condition {
+	dated := make([]metav1.Condition, len(wanted))
+	for i, c := range wanted {
+		c.LastTransitionTime = h.conditionTime()
+		if old := meta.FindStatusCondition(before, c.Type); old != nil && old.Status == c.Status {
+			c.LastTransitionTime = old.LastTransitionTime
+		}
+		dated[i] = c
+	}
+	return dated
+}
+
+// openEvents starts the recorder of Events.
+func (h *Hub) openEvents(scheme *runtime.Scheme) error {
+	clientset, err := kubernetes.NewForConfig(h.cfg.REST)
+	if err != nil {
+		return fmt.Errorf("events: %w", err)
+	}
+	broadcaster := record.NewBroadcaster()
+	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: clientset.CoreV1().Events("")})
+	h.events = broadcaster.NewRecorder(scheme, corev1.EventSource{Component: fieldOwner})
+	h.stop = broadcaster.Shutdown
+	return nil
+}
