@@ -21,17 +21,17 @@ help: ## list the targets
 
 .PHONY: build
 build: ## build bin/oooi
-	@CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/oooi ./cmd/oooi
+	@CGO_ENABLED=0 go build -ldflags '$(LDFLAGS)' -o bin/oooi ./cmd/oooi
 
 .PHONY: run
 run: build ## the example of two clusters on this machine, without root: addresses of 127.0.0.0/8, a real Envoy
-	@go build -o bin/oooi-run ./e2e/run
+	@CGO_ENABLED=0 go build -o bin/oooi-run ./e2e/run
 	@exec bin/oooi-run
 
 .PHONY: lab
 lab: build ## the same on a bridge with network namespaces and DHCP clients (root, or a user namespace)
 	@e2e/tools/debian-packages
-	@go build -o bin/oooi-lab ./e2e/lab
+	@CGO_ENABLED=0 go build -o bin/oooi-lab ./e2e/lab
 	@exec bin/oooi-lab
 
 .PHONY: generate

@@ -45,14 +45,14 @@ type lab struct {
 }
 
 // newLab starts a lab that is stopped when the test ends. On failure the logs are printed.
-func newLab(t *testing.T, prefix string) *lab {
+func newLab(t *testing.T) *lab {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Fatal("the lab needs root for its network namespaces: run the tests as root")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	l, err := netlab.Start(ctx, netlab.Config{Prefix: prefix, Binary: oooiBinary, DrainSeconds: 3})
+	l, err := netlab.Start(ctx, netlab.Config{Prefix: namespace("lab"), Binary: oooiBinary, DrainSeconds: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,6 +68,9 @@ func newLab(t *testing.T, prefix string) *lab {
 	})
 	return &lab{Lab: l, added: map[string]bool{}}
 }
+
+// namespace names a network namespace of this test run: those of a run that was killed are in nobody's way.
+func namespace(role string) string { return fmt.Sprintf("e2e-%d-%s", os.Getpid(), role) }
 
 // checkLog fails the test when oooi panicked, or its race detector found something.
 func checkLog(t *testing.T, p *stack.Process) {

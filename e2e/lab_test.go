@@ -17,7 +17,7 @@ import (
 // Later steps need the addresses that earlier ones got.
 func TestLab(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, "e2e")
+	l := newLab(t)
 	for _, step := range []struct {
 		name string
 		run  func(*testing.T, *lab)

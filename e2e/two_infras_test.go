@@ -25,7 +25,7 @@ func TestTwoInfras(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root for a network namespace: run the tests as root")
 	}
-	host := stack.Host("e2e-two")
+	host := stack.Host(namespace("two"))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	ip := func(ctx context.Context, args string) {
@@ -34,11 +34,11 @@ func TestTwoInfras(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ip(ctx, "netns add e2e-two")
-	t.Cleanup(func() { ip(context.Background(), "netns delete e2e-two") })
-	ip(ctx, "-n e2e-two link set lo up")
+	ip(ctx, "netns add "+string(host))
+	t.Cleanup(func() { ip(context.Background(), "netns delete "+string(host)) })
+	ip(ctx, "-n "+string(host)+" link set lo up")
 	for _, local := range []string{"192.0.2.0/24", "203.0.113.0/24", "172.30.0.0/16", "198.51.100.53/32"} {
-		ip(ctx, "-n e2e-two route add local "+local+" dev lo")
+		ip(ctx, "-n "+string(host)+" route add local "+local+" dev lo")
 	}
 
 	site, err := stack.NewSite()

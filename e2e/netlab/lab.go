@@ -23,7 +23,7 @@ const (
 
 // Config says which lab to start.
 type Config struct {
-	// Prefix of the namespaces' names, at most 6 characters.
+	// Prefix of the namespaces' names, unique among the labs that run.
 	Prefix string
 	// Binary is the path of oooi.
 	Binary string

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,11 +31,10 @@ var onVLAN = map[string]string{
 }
 
 func (n *network) start(ctx context.Context) error {
-	if _, err := os.Stat(filepath.Join("/run/netns", string(n.host("switch")))); err == nil {
-		return fmt.Errorf("network namespace %s is there already: another lab of that name runs, or one was killed (then: ip netns delete of each %s-…)",
-			n.host("switch"), n.prefix)
-	}
 	for _, role := range []string{"switch", "pod", "worker-a", "worker-b", "stranger", "cluster", "client"} {
+		if err := n.clear(ctx, n.host(role)); err != nil {
+			return err
+		}
 		if err := n.add(ctx, n.host(role)); err != nil {
 			return err
 		}
@@ -91,6 +91,22 @@ func (n *network) add(ctx context.Context, h stack.Host) error {
 	}
 	n.made = append(n.made, h)
 	return ip(ctx, "-n "+string(h)+" link set lo up")
+}
+
+// clear removes a namespace that a killed lab of the same name left behind. One with processes in it is another
+// lab's.
+func (n *network) clear(ctx context.Context, h stack.Host) error {
+	if _, err := os.Stat(filepath.Join("/run/netns", string(h))); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	pids, err := stack.Host("").Run(ctx, "ip", "netns", "pids", string(h))
+	if err != nil {
+		return err
+	}
+	if pids != "" {
+		return fmt.Errorf("network namespace %s is in use by the processes %s: does another lab run?", h, strings.Join(strings.Fields(pids), " "))
+	}
+	return ip(ctx, "netns delete "+string(h))
 }
 
 // stop removes the namespaces, and with them their links.
