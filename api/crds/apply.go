@@ -66,6 +66,8 @@ func (w *walk) value(value any, n *node, path string) {
 			w.add(path, "must be a text, not %s%s", describe(value), quoteHint(value))
 		case int64(utf8.RuneCountInString(s)) < n.minLength:
 			w.add(path, "must not be empty: give a value")
+		case n.tooMany(utf8.RuneCountInString(s)):
+			w.add(path, "has %d characters: use at most %d", utf8.RuneCountInString(s), *n.most)
 		case len(n.enum) > 0 && !slices.Contains(n.enum, s):
 			w.add(path, "%q is not a known value: use %s%s", s, either(n.enum), suggest(s, n.enum))
 		}
@@ -118,6 +120,9 @@ func (w *walk) object(m map[string]any, n *node, path string) {
 			w.add(join(path, name), "is missing: add it")
 		}
 	}
+	if n.tooMany(len(m)) {
+		w.add(path, "has %d entries: use at most %d", len(m), *n.most)
+	}
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		if child := n.properties[name]; child != nil {
 			w.value(m[name], child, join(path, name))
@@ -126,6 +131,9 @@ func (w *walk) object(m map[string]any, n *node, path string) {
 		}
 	}
 }
+
+// tooMany tells whether a text, a list or a map is longer than it may be.
+func (n *node) tooMany(length int) bool { return n.most != nil && int64(length) > *n.most }
 
 // hint is what to do about an unknown field.
 func (n *node) hint(name string) string {
@@ -139,6 +147,9 @@ func (n *node) hint(name string) string {
 }
 
 func (w *walk) list(list []any, n *node, path string) {
+	if n.tooMany(len(list)) {
+		w.add(path, "has %d entries: use at most %d", len(list), *n.most)
+	}
 	if n.items == nil {
 		return
 	}

@@ -1,6 +1,7 @@
 package crds
 
 import (
+	"cmp"
 	"embed"
 	"encoding/json"
 	"fmt"
@@ -103,6 +104,7 @@ type node struct {
 	minimum    *float64
 	maximum    *float64
 	minLength  int64
+	most       *int64 // characters of a text, entries of a list or map
 	bits       int          // of an integer
 	fallback   any          // the default, nil for none
 	self       reflect.Type // of a value that decodes itself
@@ -116,6 +118,7 @@ func compile(s *apiextensionsv1.JSONSchemaProps) (*node, error) {
 	if s.MinLength != nil {
 		n.minLength = *s.MinLength
 	}
+	n.most = cmp.Or(s.MaxLength, s.MaxItems, s.MaxProperties)
 	n.open = s.XPreserveUnknownFields != nil && *s.XPreserveUnknownFields
 	n.set = s.XListType != nil && *s.XListType == "set"
 	for _, e := range s.Enum {

@@ -93,6 +93,8 @@ func TestErrors(t *testing.T) {
 		{"Infra", infra, `{spec: {infraComponents: {proxy: {logLevel: inof}}}}`, []string{
 			`spec.infraComponents.proxy.logLevel: "inof" is not a known value: use trace, debug, info, warning, error, critical or off: did you mean info?`,
 		}},
+		{"Infra", infra, "{spec: {infraComponents: {proxy: {serverIP: " + strings.Repeat("a", 65) + "}}}}", []string{"spec.infraComponents.proxy.serverIP: has 65 characters: use at most 64"}},
+		{"Infra", infra, "{spec: {networkConfig: {dnsServers: [" + strings.Repeat("resolv.conf,", 65) + "]}}}", []string{"spec.networkConfig.dnsServers: has 65 entries: use at most 64"}},
 		{"InfraClusterAttachment", attachment, `{spec: {infraRef: {name: ""}}}`, []string{"spec.infraRef.name: must not be empty: give a value"}},
 		{"InfraClusterAttachment", attachment, `{spec: {externalService: {services: [oauth, oauth]}}}`, []string{`spec.externalService.services[1]: "oauth" is already entry 0: remove one`}},
 		{"InfraClusterAttachment", attachment, `{spec: {appsIngress: {ports: {http: 1e100}}}}`, []string{"spec.appsIngress.ports.http: must be a whole number, not the number 1e+100"}},
@@ -246,7 +248,7 @@ func FuzzLikeTheAPIServer(f *testing.F) {
 // TestKeywords fails when controller-gen writes a keyword that compile does not read.
 func TestKeywords(t *testing.T) {
 	known := []string{
-		"type", "description", "properties", "required", "items", "default", "enum", "minimum", "maximum", "minLength", "format",
+		"type", "description", "properties", "required", "items", "default", "enum", "minimum", "maximum", "minLength", "maxLength", "maxItems", "maxProperties", "format",
 		"additionalProperties", "x-kubernetes-preserve-unknown-fields", "x-kubernetes-list-type",
 		"x-kubernetes-validations", // by Validate
 	}

@@ -37,7 +37,7 @@ type InfraClusterAttachmentList struct {
 
 // InfraClusterAttachmentSpec says which hosted cluster goes on which VLAN under which domain.
 //
-// +kubebuilder:validation:XValidation:rule=`self.?controlPlaneNamespace.orValue("") != "" || size(self.hostedClusterRef.name) + size(self.hostedClusterRef.?namespace.orValue("clusters")) < 63`,fieldPath=".controlPlaneNamespace",messageExpression=`"is derived to be " + self.hostedClusterRef.?namespace.orValue("clusters") + "-" + self.hostedClusterRef.name + ", which has more than 63 characters: HyperShift cannot have made it, so give the real one"`
+// +kubebuilder:validation:XValidation:rule=`self.?controlPlaneNamespace.orValue("") != "" || size(self.hostedClusterRef.name) + size(self.hostedClusterRef.namespace) < 63`,fieldPath=".controlPlaneNamespace",message="is derived as <hostedClusterRef.namespace>-<hostedClusterRef.name>, which has more than 63 characters here: HyperShift cannot have made that namespace, so give the real one"
 type InfraClusterAttachmentSpec struct {
 	// InfraRef names the Infra. It may change: the cluster moves to the other VLAN.
 	InfraRef InfraReference `json:"infraRef"`
@@ -123,13 +123,12 @@ type ExternalService struct {
 	// Labels added to the Service.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=128
-	// +kubebuilder:validation:XValidation:rule=`self.all(k, !format.qualifiedName().validate(k.lowerAscii()).hasValue())`,messageExpression=`self.filter(k, format.qualifiedName().validate(k.lowerAscii()).hasValue()).join(", ") + " is not a valid key: use up to 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends, and a DNS name and / before it if need be"`
-	// +kubebuilder:validation:XValidation:rule=`self.all(k, !format.labelValue().validate(self[k]).hasValue())`,messageExpression=`self.filter(k, format.labelValue().validate(self[k]).hasValue()).map(k, self[k]).join(", ") + " is not a valid value: use up to 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends"`
+	// +kubebuilder:validation:XValidation:rule=`self.all(k, !format.qualifiedName().validate(k.lowerAscii()).hasValue())`,message="has a key that is not valid: use up to 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends, and a DNS name and / before it if need be"
 	Labels map[string]string `json:"labels,omitempty"`
 	// Annotations added to the Service.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=128
-	// +kubebuilder:validation:XValidation:rule=`self.all(k, !format.qualifiedName().validate(k.lowerAscii()).hasValue())`,messageExpression=`self.filter(k, format.qualifiedName().validate(k.lowerAscii()).hasValue()).join(", ") + " is not a valid key: use up to 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends, and a DNS name and / before it if need be"`
+	// +kubebuilder:validation:XValidation:rule=`self.all(k, !format.qualifiedName().validate(k.lowerAscii()).hasValue())`,message="has a key that is not valid: use up to 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends, and a DNS name and / before it if need be"
 	Annotations map[string]string `json:"annotations,omitempty"`
 	// Services are the names that can be reached through it.
 	// +kubebuilder:default={oauth}
@@ -175,7 +174,7 @@ type AppsMetalLB struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule=`self == "" || isCIDR(self.trim()) && cidr(self.trim()).ip().family() == 4 || size(self.split("-")) == 2 && self.split("-").all(a, isIP(a.trim()) && ip(a.trim()).family() == 4)`,message="is not a range: write first-last or a CIDR, for example 192.0.2.200-192.0.2.209; IPv6 is not supported"
-	// +kubebuilder:validation:XValidation:rule=`!isCIDR(self.trim()) || cidr(self.trim()) == cidr(self.trim()).masked()`,messageExpression=`self + " has host bits set: write " + string(cidr(self.trim()).masked())`
+	// +kubebuilder:validation:XValidation:rule=`!isCIDR(self.trim()) || cidr(self.trim()) == cidr(self.trim()).masked()`,message="has host bits set: write the first address of the network before the slash"
 	IPAddressPoolRange string `json:"ipAddressPoolRange,omitempty"`
 	// L2AdvertisementName is the name of the L2Advertisement. Default: advertise-<addressPoolName>.
 	// +optional
@@ -214,19 +213,17 @@ type AppsService struct {
 	// Labels added to the Service.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=128
-	// +kubebuilder:validation:XValidation:rule=`self.all(k, !format.qualifiedName().validate(k.lowerAscii()).hasValue())`,messageExpression=`self.filter(k, format.qualifiedName().validate(k.lowerAscii()).hasValue()).join(", ") + " is not a valid key: use up to 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends, and a DNS name and / before it if need be"`
-	// +kubebuilder:validation:XValidation:rule=`self.all(k, !format.labelValue().validate(self[k]).hasValue())`,messageExpression=`self.filter(k, format.labelValue().validate(self[k]).hasValue()).map(k, self[k]).join(", ") + " is not a valid value: use up to 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends"`
+	// +kubebuilder:validation:XValidation:rule=`self.all(k, !format.qualifiedName().validate(k.lowerAscii()).hasValue())`,message="has a key that is not valid: use up to 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends, and a DNS name and / before it if need be"
 	Labels map[string]string `json:"labels,omitempty"`
 	// Annotations added to the Service.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=128
-	// +kubebuilder:validation:XValidation:rule=`self.all(k, !format.qualifiedName().validate(k.lowerAscii()).hasValue())`,messageExpression=`self.filter(k, format.qualifiedName().validate(k.lowerAscii()).hasValue()).join(", ") + " is not a valid key: use up to 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends, and a DNS name and / before it if need be"`
+	// +kubebuilder:validation:XValidation:rule=`self.all(k, !format.qualifiedName().validate(k.lowerAscii()).hasValue())`,message="has a key that is not valid: use up to 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends, and a DNS name and / before it if need be"
 	Annotations map[string]string `json:"annotations,omitempty"`
 	// Selector of the router pods. Default: the default router's.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=128
-	// +kubebuilder:validation:XValidation:rule=`self.all(k, !format.qualifiedName().validate(k.lowerAscii()).hasValue())`,messageExpression=`self.filter(k, format.qualifiedName().validate(k.lowerAscii()).hasValue()).join(", ") + " is not a valid key: use up to 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends, and a DNS name and / before it if need be"`
-	// +kubebuilder:validation:XValidation:rule=`self.all(k, !format.labelValue().validate(self[k]).hasValue())`,messageExpression=`self.filter(k, format.labelValue().validate(self[k]).hasValue()).map(k, self[k]).join(", ") + " is not a valid value: use up to 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends"`
+	// +kubebuilder:validation:XValidation:rule=`self.all(k, !format.qualifiedName().validate(k.lowerAscii()).hasValue())`,message="has a key that is not valid: use up to 63 letters, digits, dashes, underscores and dots, with a letter or digit at both ends, and a DNS name and / before it if need be"
 	Selector map[string]string `json:"selector,omitempty"`
 }
 
