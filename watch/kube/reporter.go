@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -139,23 +138,23 @@ func (r *Reporter) write(ctx context.Context, rep Report, last *reported, now ti
 		last.renewed = now
 	}
 	if d := rep.DNS; d != nil {
-		status := &serverStatus{Conditions: ready(d.Status.Conditions, d.Generation, rep.DNSReady, rep.DNSMessage, now)}
+		status := &serverStatus{Conditions: ready(before(last.dns, d.Status.Conditions), d.Generation, rep.DNSReady, rep.DNSMessage, now)}
 		errs = append(errs, r.put(ctx, d, status, &last.dns))
 	}
 	if d := rep.DHCP; d != nil {
 		status := &serverStatus{
-			Conditions:   ready(d.Status.Conditions, d.Generation, rep.DHCPReady, rep.DHCPMessage, now),
+			Conditions:   ready(before(last.dhcp, d.Status.Conditions), d.Generation, rep.DHCPReady, rep.DHCPMessage, now),
 			ActiveLeases: &rep.ActiveLeases, TotalLeases: &rep.TotalLeases,
 		}
-		if before, ok := last.dhcp.(*serverStatus); ok && now.Sub(last.counted) < countPeriod {
-			status.ActiveLeases, status.TotalLeases = before.ActiveLeases, before.TotalLeases
+		if written, ok := last.dhcp.(*serverStatus); ok && now.Sub(last.counted) < countPeriod {
+			status.ActiveLeases, status.TotalLeases = written.ActiveLeases, written.TotalLeases
 		} else {
 			last.counted = now
 		}
 		errs = append(errs, r.put(ctx, d, status, &last.dhcp))
 	}
 	if p := rep.Proxy; p != nil {
-		envoys := slices.Clone(rep.Envoys)
+		envoys := append([]v1alpha1.EnvoyStatus{}, rep.Envoys...) // none is an empty list, not null
 		for i := range envoys {
 			envoys[i].Process = r.cfg.Identity
 		}
@@ -177,6 +176,14 @@ func (r *Reporter) put(ctx context.Context, child client.Object, status any, las
 	}
 	*last = status
 	return nil
+}
+
+// before are the conditions as this process wrote them last, or as it found them.
+func before(last any, found []metav1.Condition) []metav1.Condition {
+	if written, ok := last.(*serverStatus); ok {
+		return written.Conditions
+	}
+	return found
 }
 
 // ready is the Ready condition of a server; its time stays until its status changes.
