@@ -62,6 +62,7 @@ func serveCluster(ctx context.Context, log *slog.Logger, s *settings) (err error
 		if c.hub, err = kube.NewHub(kube.HubConfig{
 			REST: config, Log: log.With("part", "hub"), Registerer: c.metrics,
 			Identity: identity, Namespace: namespace, Infra: splitKey(s.infra), Clock: time.Now,
+			Planned: func(result *plan.Result) { c.statuses.Report(result, c.hub.Serving(result)) },
 		}); err != nil {
 			return err
 		}

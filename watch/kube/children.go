@@ -217,34 +217,21 @@ func sleep(ctx context.Context, d time.Duration) bool {
 
 // keep keeps the children of one kind; only a new generation or one that comes or goes is a change.
 func keep[T client.Object](w *Watcher, into map[types.NamespacedName]T) toolscache.ResourceEventHandler {
-	set := func(object any) {
-		child := object.(T)
-		key := client.ObjectKeyFromObject(child)
+	return handler(func(object client.Object) {
+		key := client.ObjectKeyFromObject(object)
 		w.mu.Lock()
 		old, known := into[key]
-		into[key] = child
+		into[key] = object.(T)
 		w.mu.Unlock()
-		if !known || old.GetGeneration() != child.GetGeneration() || old.GetUID() != child.GetUID() {
+		if !known || !sameIdentity(old, object) {
 			w.notify()
 		}
-	}
-	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    set,
-		UpdateFunc: func(_, object any) { set(object) },
-		DeleteFunc: func(object any) {
-			if gone, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
-				object = gone.Obj
-			}
-			child, ok := object.(T)
-			if !ok {
-				return
-			}
-			w.mu.Lock()
-			delete(into, client.ObjectKeyFromObject(child))
-			w.mu.Unlock()
-			w.notify()
-		},
-	}
+	}, func(object client.Object) {
+		w.mu.Lock()
+		delete(into, client.ObjectKeyFromObject(object))
+		w.mu.Unlock()
+		w.notify()
+	})
 }
 
 func (w *Watcher) notify() {

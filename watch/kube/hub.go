@@ -50,7 +50,9 @@ type HubConfig struct {
 	Namespace string
 	// Infra is the only one to reconcile; zero: all.
 	Infra types.NamespacedName
-	Clock func() time.Time
+	// Planned is called after each plan; it must return soon.
+	Planned func(*plan.Result)
+	Clock   func() time.Time
 }
 
 // Hub watches the objects of a cluster and plans on every change; the leader writes what the plan
@@ -107,8 +109,8 @@ func NewHub(cfg HubConfig) (*Hub, error) {
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstRetry, lastRetry)),
 		remembered: map[types.NamespacedName][]v1alpha1.Source{},
 		wasAlive:   map[types.NamespacedName]bool{},
-		metrics:    newHubMetrics(cfg.Registerer),
 	}
+	h.metrics = newHubMetrics(cfg.Registerer, h.queue.Len)
 	if err := h.openEvents(scheme); err != nil {
 		return nil, err
 	}
@@ -201,6 +203,7 @@ func (h *Hub) plan() {
 	h.result.Store(result)
 	h.metrics.planned(result)
 	h.enqueue(result)
+	h.cfg.Planned(result)
 }
 
 // enqueue hands every Infra to the writers; those that need no write make none.

@@ -13,7 +13,7 @@ type hubMetrics struct {
 	conflicts     *prometheus.GaugeVec
 }
 
-func newHubMetrics(registerer prometheus.Registerer) *hubMetrics {
+func newHubMetrics(registerer prometheus.Registerer, queued func() int) *hubMetrics {
 	m := &hubMetrics{
 		planSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "oooi_plan_seconds", Help: "How long one plan of all objects took.",
@@ -25,7 +25,10 @@ func newHubMetrics(registerer prometheus.Registerer) *hubMetrics {
 			Name: "oooi_infra_left_out_attachments", Help: "Attachments of the Infra that are left out because of a conflict or a mistake.",
 		}, []string{"infra"}),
 	}
-	registerer.MustRegister(m.planSeconds, m.writes, m.writeFailures, m.conflicts)
+	queue := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "oooi_write_queue_length", Help: "Infras that wait to be written.",
+	}, func() float64 { return float64(queued()) })
+	registerer.MustRegister(m.planSeconds, m.writes, m.writeFailures, m.conflicts, queue)
 	return m
 }
 

@@ -38,7 +38,8 @@ type world struct {
 	// changed has room for one: something that is read has changed.
 	changed chan struct{}
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// missing says of each kind that was looked up whether the cluster lacks it.
 	missing map[string]bool
 	synced  []toolscache.ResourceEventHandlerRegistration
 
@@ -101,7 +102,7 @@ func (w *world) kinds() []kind {
 		{"DHCPServer." + own, []client.Object{&v1alpha1.DHCPServer{}}, track(w, w.dhcp, asIs[*v1alpha1.DHCPServer])},
 		{"DNSServer." + own, []client.Object{&v1alpha1.DNSServer{}}, track(w, w.dns, asIs[*v1alpha1.DNSServer])},
 		{"ProxyServer." + own, []client.Object{&v1alpha1.ProxyServer{}}, track(w, w.proxies, asIs[*v1alpha1.ProxyServer])},
-		{"Lease.coordination.k8s.io", []client.Object{&coordinationv1.Lease{}}, trackIf(w, w.serving, asIs[*coordinationv1.Lease], sameHolder)},
+		{"Lease.coordination.k8s.io", []client.Object{&coordinationv1.Lease{}}, track(w, w.serving, asIs[*coordinationv1.Lease])},
 		{"Namespace", []client.Object{namespace}, track(w, w.namespaces, func(client.Object) struct{} { return struct{}{} })},
 		{"Service", []client.Object{&corev1.Service{}}, track(w, w.services, asIs[*corev1.Service])},
 		{"EndpointSlice.discovery.k8s.io", []client.Object{&discoveryv1.EndpointSlice{}}, track(w, w.slices, readSlice)},
@@ -119,53 +120,68 @@ func asIs[T client.Object](object client.Object) T { return object.(T) }
 
 // track keeps a map of objects by namespace and name. A change that touches nothing that is read makes no noise.
 func track[T any](w *world, into map[types.NamespacedName]T, read func(client.Object) T) toolscache.ResourceEventHandler {
-	return trackIf(w, into, read, func(old, value T) bool { return reflect.DeepEqual(withoutVersion(old), withoutVersion(value)) })
-}
-
-func trackIf[T any](w *world, into map[types.NamespacedName]T, read func(client.Object) T, same func(old, value T) bool) toolscache.ResourceEventHandler {
-	set := func(object any) {
-		o, ok := object.(client.Object)
-		if !ok {
-			return
-		}
-		key, value := client.ObjectKeyFromObject(o), read(o)
+	return handler(func(object client.Object) {
+		key, value := client.ObjectKeyFromObject(object), read(object)
 		w.mu.Lock()
 		old, known := into[key]
 		into[key] = value
 		w.mu.Unlock()
-		if !known || !same(old, value) {
+		if !known || !unchanged(old, value) {
 			w.notify()
 		}
-	}
+	}, func(object client.Object) {
+		w.mu.Lock()
+		delete(into, client.ObjectKeyFromObject(object))
+		w.mu.Unlock()
+		w.notify()
+	})
+}
+
+// handler calls set for an object that is there, and gone for one that is not any more.
+func handler(set, gone func(client.Object)) toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    set,
-		UpdateFunc: func(_, object any) { set(object) },
+		AddFunc:    func(object any) { set(object.(client.Object)) },
+		UpdateFunc: func(_, object any) { set(object.(client.Object)) },
 		DeleteFunc: func(object any) {
-			if gone, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
-				object = gone.Obj
+			if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
+				object = last.Obj
 			}
-			o, ok := object.(client.Object)
-			if !ok {
-				return
-			}
-			w.mu.Lock()
-			delete(into, client.ObjectKeyFromObject(o))
-			w.mu.Unlock()
-			w.notify()
+			gone(object.(client.Object))
 		},
 	}
 }
 
-// withoutVersion compares objects by content: the resource version of a neighbour changes with everything that
-// is not read.
-func withoutVersion(value any) any {
-	object, ok := value.(client.Object)
-	if !ok || object.GetResourceVersion() == "" {
-		return value
+// unchanged compares what is read of two states of one object. A neighbour's generation moves with fields that are
+// not read; ours moves with every one.
+func unchanged(old, value any) bool {
+	switch v := value.(type) {
+	case *v1alpha1.Infra:
+		return sameIdentity(old.(client.Object), v) && reflect.DeepEqual(old.(*v1alpha1.Infra).Status, v.Status)
+	case *v1alpha1.InfraClusterAttachment:
+		return sameIdentity(old.(client.Object), v) && reflect.DeepEqual(old.(*v1alpha1.InfraClusterAttachment).Status, v.Status)
+	case *v1alpha1.DHCPServer:
+		return sameIdentity(old.(client.Object), v) && reflect.DeepEqual(old.(*v1alpha1.DHCPServer).Status, v.Status)
+	case *v1alpha1.DNSServer:
+		return sameIdentity(old.(client.Object), v) && reflect.DeepEqual(old.(*v1alpha1.DNSServer).Status, v.Status)
+	case *v1alpha1.ProxyServer:
+		return sameIdentity(old.(client.Object), v) && reflect.DeepEqual(old.(*v1alpha1.ProxyServer).Status, v.Status)
+	case *coordinationv1.Lease:
+		return sameHolder(old.(*coordinationv1.Lease), v)
+	case *corev1.Service:
+		return reflect.DeepEqual(old.(*corev1.Service).Spec, v.Spec)
+	case *hypershift.HostedCluster:
+		o := old.(*hypershift.HostedCluster)
+		return reflect.DeepEqual(o.Spec, v.Spec) && reflect.DeepEqual(o.Status, v.Status)
+	case *hypershift.NodePool:
+		return reflect.DeepEqual(old.(*hypershift.NodePool).Spec, v.Spec)
 	}
-	object = object.DeepCopyObject().(client.Object)
-	object.SetResourceVersion("")
-	return object
+	return reflect.DeepEqual(old, value)
+}
+
+func sameIdentity(old, value client.Object) bool {
+	return old.GetUID() == value.GetUID() && old.GetGeneration() == value.GetGeneration() &&
+		old.GetDeletionTimestamp().IsZero() == value.GetDeletionTimestamp().IsZero() &&
+		reflect.DeepEqual(old.GetOwnerReferences(), value.GetOwnerReferences())
 }
 
 func (w *world) notify() {
@@ -249,8 +265,8 @@ func (w *world) setMissing(name string, missing bool) {
 func (w *world) complete() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if known := len(w.kindsSeen()); known < len(w.kinds()) {
-		return fmt.Errorf("waiting for the cluster: %d of %d kinds looked up", known, len(w.kinds()))
+	if known, all := len(w.missing), len(w.kinds()); known < all {
+		return fmt.Errorf("waiting for the cluster: %d of %d kinds looked up", known, all)
 	}
 	for _, registration := range w.synced {
 		if !registration.HasSynced() {
@@ -264,8 +280,6 @@ func (w *world) complete() error {
 	}
 	return nil
 }
-
-func (w *world) kindsSeen() map[string]bool { return w.missing }
 
 // objects gives everything that the plan reads.
 func (w *world) objects() plan.Objects {
@@ -304,7 +318,7 @@ func lookup[T any](w *world, from map[types.NamespacedName]T, key types.Namespac
 	return from[key]
 }
 
-// Scheme holds every typed kind that is read or written.
+// newScheme holds every typed kind that is read or written.
 func newScheme() (*runtime.Scheme, error) {
 	s := runtime.NewScheme()
 	return s, errors.Join(
