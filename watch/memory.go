@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"reflect"
 
+	"github.com/google/renameio/v2"
+
 	"github.com/densityops/oooi/api/v1alpha1"
 	"github.com/densityops/oooi/watch/plan"
 )
@@ -76,31 +78,12 @@ func (m *Memory) Keep(result *plan.Result) error {
 	if err != nil {
 		return fmt.Errorf("remember sources: %w", err)
 	}
-	if err := ReplaceFile(m.path, append(data, '\n')); err != nil {
+	if err := os.MkdirAll(filepath.Dir(m.path), 0o700); err != nil {
+		return fmt.Errorf("remember sources: %w", err)
+	}
+	if err := renameio.WriteFile(m.path, append(data, '\n'), 0o600); err != nil {
 		return fmt.Errorf("remember sources: %w", err)
 	}
 	m.sources = sources
 	return nil
-}
-
-// ReplaceFile replaces a file in one step, durably: whatever happens, the old content or the new is there.
-func ReplaceFile(path string, data []byte) (err error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }

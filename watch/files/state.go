@@ -1,7 +1,6 @@
 package files
 
 import (
-	"bytes"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -12,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/google/renameio/v2"
 )
 
 // state keeps the last good objects of each file in a folder of its own, so that a process that starts with a broken
@@ -70,7 +71,7 @@ func (s *state) save(name string, objects []*object) error {
 	if err != nil {
 		return fmt.Errorf("the last good state cannot be kept: %w", err)
 	}
-	if err := replaceFile(s.file(name), whole); err != nil {
+	if err := renameio.WriteFile(s.file(name), whole, 0o600); err != nil {
 		return fmt.Errorf("the last good state cannot be kept, so a restart with a broken %s would lose its objects: %w", name, err)
 	}
 	return nil
@@ -137,32 +138,4 @@ func (s *state) forget(names []string) error {
 		}
 	}
 	return nil
-}
-
-// replaceFile writes a file so that at any moment, a power cut included, it is the old or the new one.
-func replaceFile(path string, raw []byte) (err error) {
-	temp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".tmp-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(temp.Name()))
-		}
-	}()
-	_, err = bytes.NewReader(raw).WriteTo(temp)
-	if err == nil {
-		err = temp.Sync()
-	}
-	if err = errors.Join(err, temp.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(temp.Name(), path); err != nil {
-		return err
-	}
-	folder, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(folder.Sync(), folder.Close())
 }

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/renameio/v2"
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -24,7 +25,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/densityops/oooi/api/v1alpha1"
-	"github.com/densityops/oooi/watch"
 )
 
 // patience is how long a starting process waits for the API before it serves what it served last (product rule 18).
@@ -317,7 +317,7 @@ func (w *Watcher) save(children []Children) error {
 	if err != nil || slices.Equal(data, w.saved) {
 		return err
 	}
-	if err := watch.ReplaceFile(w.path, data); err != nil {
+	if err := renameio.WriteFile(w.path, data, 0o600); err != nil {
 		return err
 	}
 	w.saved = data
