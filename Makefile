@@ -64,8 +64,9 @@ lint: ## go vet, golangci-lint (gofumpt and the import rules included) and govul
 .PHONY: test
 test: build ## every test, with the race detector: real Envoy, kube-apiserver, dig, openssl and DHCP clients included
 	@e2e/tools/debian-packages
-	@ENVOY=$$(e2e/tools/envoy); GRPCURL=$(call tool,grpcurl); KUBEBUILDER_ASSETS=$$(e2e/tools/kubebuilder-assets); \
-	export ENVOY GRPCURL KUBEBUILDER_ASSETS; \
+	@ENVOY=$$(e2e/tools/envoy); GRPCURL=$(call tool,grpcurl); KUSTOMIZE=$(call tool,kustomize); \
+	KUBEBUILDER_ASSETS=$$(e2e/tools/kubebuilder-assets); \
+	export ENVOY GRPCURL KUSTOMIZE KUBEBUILDER_ASSETS; \
 	go test -race -timeout 20m ./...
 
 .PHONY: ci
@@ -73,7 +74,7 @@ ci: build generate-check lint test ## what CI runs: build, generate-check, lint,
 
 .PHONY: tools
 tools: ## build or install every tool now
-	@for name in controller-gen golangci-lint govulncheck grpcurl; do e2e/tools/build $$name; done
+	@for name in controller-gen golangci-lint govulncheck grpcurl kustomize; do e2e/tools/build $$name; done
 	@e2e/tools/envoy
 	@e2e/tools/kubebuilder-assets
 	@e2e/tools/debian-packages

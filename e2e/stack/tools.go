@@ -34,6 +34,9 @@ func EnvoyBinary() (string, error) { return tool("ENVOY", "envoy") }
 // Grpcurl is the path of grpcurl: $GRPCURL, or the one that e2e/tools/build builds.
 func Grpcurl() (string, error) { return tool("GRPCURL", "build", "grpcurl") }
 
+// Kustomize is the path of kustomize: $KUSTOMIZE, or the one that e2e/tools/build builds.
+func Kustomize() (string, error) { return tool("KUSTOMIZE", "build", "kustomize") }
+
 // KubebuilderAssets is the folder of kube-apiserver, kube-controller-manager and etcd: $KUBEBUILDER_ASSETS, or the one
 // that e2e/tools/kubebuilder-assets fills.
 func KubebuilderAssets() (string, error) { return tool("KUBEBUILDER_ASSETS", "kubebuilder-assets") }
