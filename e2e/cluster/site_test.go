@@ -44,8 +44,8 @@ type site struct {
 }
 
 // newSite starts a control plane with all definitions but those of the neighbours, which the test installs when
-// it wants them.
-func newSite(t *testing.T) *site {
+// it wants them. The flags are added to kube-apiserver's.
+func newSite(t *testing.T, flags ...string) *site {
 	t.Helper()
 	network := (os.Getpid()*5 + int(networks.Add(1))) % 64
 	s := &site{services: fmt.Sprintf("127.%d.", 64+network), vlans: fmt.Sprintf("127.%d.", 128+network)}
@@ -59,7 +59,8 @@ func newSite(t *testing.T) *site {
 		}
 	})
 	// The cluster IPs are those of the loopback interface where backends can listen.
-	if s.ControlPlane, err = controlplane.Start(t.Context(), t.TempDir(), "--service-cluster-ip-range="+s.services+"0.0/16"); err != nil {
+	flags = append(flags, "--service-cluster-ip-range="+s.services+"0.0/16")
+	if s.ControlPlane, err = controlplane.Start(t.Context(), t.TempDir(), flags...); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
