@@ -72,6 +72,27 @@ func newLab(t *testing.T) *lab {
 // namespace names a network namespace of this test run: those of a run that was killed are in nobody's way.
 func namespace(role string) string { return fmt.Sprintf("e2e-%d-%s", os.Getpid(), role) }
 
+// newHost makes a network namespace with nothing but a loopback interface; it goes when the test ends.
+func newHost(t *testing.T, role string) stack.Host {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Fatal("needs root for a network namespace: run the tests as root")
+	}
+	h := stack.Host(namespace(role))
+	ip(t.Context(), t, "netns add "+string(h))
+	t.Cleanup(func() { ip(context.Background(), t, "netns delete "+string(h)) })
+	ip(t.Context(), t, "-n "+string(h)+" link set lo up")
+	return h
+}
+
+// ip runs one command of iproute2.
+func ip(ctx context.Context, t *testing.T, args string) {
+	t.Helper()
+	if _, err := stack.Host("").Run(ctx, append([]string{"ip"}, strings.Fields(args)...)...); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // checkLog fails the test when oooi panicked, or its race detector found something.
 func checkLog(t *testing.T, p *stack.Process) {
 	t.Helper()

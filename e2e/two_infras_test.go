@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -22,23 +21,11 @@ type vlan struct {
 // TestTwoInfras serves two VLANs from one folder, on one host that has every address of both.
 func TestTwoInfras(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Fatal("needs root for a network namespace: run the tests as root")
-	}
-	host := stack.Host(namespace("two"))
+	host := newHost(t, "two")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	ip := func(ctx context.Context, args string) {
-		t.Helper()
-		if _, err := stack.Host("").Run(ctx, append([]string{"ip"}, strings.Fields(args)...)...); err != nil {
-			t.Fatal(err)
-		}
-	}
-	ip(ctx, "netns add "+string(host))
-	t.Cleanup(func() { ip(context.Background(), "netns delete "+string(host)) })
-	ip(ctx, "-n "+string(host)+" link set lo up")
 	for _, local := range []string{"192.0.2.0/24", "203.0.113.0/24", "172.30.0.0/16", "198.51.100.53/32"} {
-		ip(ctx, "-n "+string(host)+" route add local "+local+" dev lo")
+		ip(ctx, t, "-n "+string(host)+" route add local "+local+" dev lo")
 	}
 
 	site, err := stack.NewSite()

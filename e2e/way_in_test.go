@@ -21,14 +21,18 @@ import (
 // TestRun does what a newcomer does: `make run`, every command that it prints, Ctrl-C.
 func TestRun(t *testing.T) {
 	t.Parallel()
-	wayIn(t, "run", powerless("make", "run"))
+	if _, err := stack.Grpcurl(); err != nil { // built while there is a network to fetch its source from
+		t.Fatal(err)
+	}
+	// In a network namespace its addresses and ports are free, whatever else runs on this machine.
+	wayIn(t, newHost(t, "run"), "run", powerless("make", "run"))
 }
 
 // TestLabProgram does the same with `make lab`, first with what root may do, then in a user namespace.
 func TestLabProgram(t *testing.T) {
 	t.Parallel()
-	wayIn(t, "lab", []string{"make", "lab"})
-	wayIn(t, "lab", powerless("make", "lab"))
+	wayIn(t, "", "lab", []string{"make", "lab"})
+	wayIn(t, "", "lab", powerless("make", "lab"))
 }
 
 // powerless runs a command as anybody: root gives up what makes it root. What it keeps is what it takes to map
@@ -40,9 +44,11 @@ func powerless(argv ...string) []string {
 	return append([]string{"setpriv", "--bounding-set=-all,+setfcap", "--inh-caps=-all"}, argv...)
 }
 
-func wayIn(t *testing.T, target string, argv []string) {
+// wayIn runs one of the two targets on a host.
+func wayIn(t *testing.T, h stack.Host, target string, argv []string) {
 	t.Helper()
 	temporary := t.TempDir()
+	argv = h.Argv(argv...)
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "TMPDIR="+temporary)
@@ -85,7 +91,8 @@ func wayIn(t *testing.T, target string, argv []string) {
 	}
 	for _, try := range tries {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		cmd := exec.CommandContext(ctx, "bash", "-c", try.command)
+		argv := h.Argv("bash", "-c", try.command)
+		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 		cmd.Dir = root
 		got, err := cmd.CombinedOutput()
 		cancel()
