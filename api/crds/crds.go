@@ -104,7 +104,7 @@ type node struct {
 	minimum    *float64
 	maximum    *float64
 	minLength  int64
-	most       *int64 // characters of a text, entries of a list or map
+	most       *int64       // characters of a text, entries of a list or map
 	bits       int          // of an integer
 	fallback   any          // the default, nil for none
 	self       reflect.Type // of a value that decodes itself

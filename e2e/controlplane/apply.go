@@ -31,6 +31,28 @@ func (c *ControlPlane) ApplyStatus(ctx context.Context, manager string, manifest
 	return c.applyAll(ctx, manager, manifests, "status")
 }
 
+// ApplyWithStatus applies each manifest and, where it has one, its status, so that a file of other people's objects is there
+// as their controllers would leave it. UIDs of theirs are dropped: the API server gives its own.
+func (c *ControlPlane) ApplyWithStatus(ctx context.Context, manager string, manifests []byte) error {
+	objects, err := Decode(manifests)
+	if err != nil {
+		return err
+	}
+	for _, object := range objects {
+		object.SetUID("")
+		if _, err := c.ApplyObject(ctx, manager, object); err != nil {
+			return err
+		}
+		if object.Object["status"] == nil {
+			continue
+		}
+		if _, err := c.ApplyObject(ctx, manager, object, "status"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (c *ControlPlane) applyAll(ctx context.Context, manager string, manifests []byte, subresources ...string) ([]*unstructured.Unstructured, error) {
 	objects, err := Decode(manifests)
 	if err != nil {

@@ -94,7 +94,7 @@ func Start(ctx context.Context, folder string, flags ...string) (*ControlPlane, 
 	})
 	c.APIServer = c.part("kube-apiserver", assets, c.url+"/readyz", append([]string{
 		"--etcd-servers=" + etcd, "--bind-address=127.0.0.1", "--secure-port=" + ports[2],
-		"--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none", "--service-cluster-ip-range=10.96.0.0/16",
+		"--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none", "--service-cluster-ip-range=172.30.0.0/16",
 		"--tls-cert-file=" + serving.certFile, "--tls-private-key-file=" + serving.keyFile, "--client-ca-file=" + c.authority.file(),
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + tokens.certFile,
 		"--service-account-signing-key-file=" + tokens.keyFile, "--authorization-mode=RBAC",
@@ -127,6 +127,17 @@ func (c *ControlPlane) Stop() error {
 	err := errors.Join(c.ControllerManager.Kill(), c.APIServer.Kill(), c.Etcd.Kill())
 	utilnet.CloseIdleConnectionsFor(c.client.Transport)
 	return err
+}
+
+// Tails are the last lines of each part's log.
+func (c *ControlPlane) Tails(lines int) string {
+	var tails strings.Builder
+	for _, part := range []*Part{c.Etcd, c.APIServer, c.ControllerManager} {
+		if tail := part.Tail(lines); tail != "" {
+			fmt.Fprintf(&tails, "the end of %s's log:\n%s\n", part.name, tail)
+		}
+	}
+	return tails.String()
 }
 
 // URL of kube-apiserver.

@@ -11,12 +11,14 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/densityops/oooi/e2e/stack"
+	"github.com/densityops/oooi/examples"
 )
 
 var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
@@ -97,7 +99,11 @@ status:
 
 // TestControlPlane holds the harness to what other tests build on.
 func TestControlPlane(t *testing.T) {
+	t.Parallel()
 	c := ForTest(t)
+	if err := errors.Join(c.InstallOwn(t.Context()), c.InstallNeighbours(t.Context())); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := c.Apply(t.Context(), "test", []byte(neighbour)); err != nil {
 		t.Fatal(err)
 	}
@@ -214,6 +220,14 @@ metadata:
 		})
 	})
 
+	t.Run("the example's neighbours", func(t *testing.T) {
+		example, err := examples.TwoClusters.ReadFile("two-clusters/neighbours.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.neighboursApply(t, example)
+	})
+
 	t.Run("definitions come and go", func(t *testing.T) {
 		if err := c.RemoveDefinition(t.Context(), "virtualmachineinstances.kubevirt.io"); err != nil {
 			t.Fatal(err)
@@ -229,6 +243,54 @@ metadata:
 			t.Error(err)
 		}
 	})
+}
+
+// TestOwnNeighbours takes this package's own definitions, which a checkout alone has, and the example's objects.
+func TestOwnNeighbours(t *testing.T) {
+	t.Parallel()
+	c := ForTest(t)
+	for _, name := range Neighbours() {
+		raw, err := neighbours.ReadFile("neighbours/" + name + ".yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.InstallDefinitions(t.Context(), raw); err != nil {
+			t.Fatal(err)
+		}
+	}
+	example, err := examples.TwoClusters.ReadFile("two-clusters/neighbours.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.neighboursApply(t, example)
+}
+
+// neighboursApply puts the example's neighbours there and looks for what oooi reads of them.
+func (c *ControlPlane) neighboursApply(t *testing.T, example []byte) {
+	t.Helper()
+	if err := c.ApplyWithStatus(t.Context(), "their-controllers", example); err != nil {
+		t.Fatal(err)
+	}
+	for _, version := range []string{"v1beta1", "v1beta2"} {
+		machines, err := c.Dynamic.Resource(schema.GroupVersionResource{Group: "cluster.x-k8s.io", Version: version, Resource: "machines"}).List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, machine := range machines.Items {
+			if addresses, _, _ := unstructured.NestedSlice(machine.Object, "status", "addresses"); len(addresses) == 0 {
+				t.Errorf("%s Machine %s shows no address", version, machine.GetName())
+			}
+		}
+	}
+	clusters, err := c.Dynamic.Resource(schema.GroupVersionResource{Group: "hypershift.openshift.io", Version: "v1beta1", Resource: "hostedclusters"}).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cluster := range clusters.Items {
+		if host, _, _ := unstructured.NestedString(cluster.Object, "status", "controlPlaneEndpoint", "host"); host == "" {
+			t.Errorf("HostedCluster %s has no endpoint", cluster.GetName())
+		}
+	}
 }
 
 const bareInfra = `

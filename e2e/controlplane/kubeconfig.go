@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 
@@ -53,8 +54,11 @@ func (c *ControlPlane) token(ctx context.Context, namespace, name string) (strin
 		return "", fmt.Errorf("token of ServiceAccount %s/%s: %w", namespace, name, err)
 	}
 	token, _, err := unstructured.NestedString(answer.Object, "status", "token")
-	if err != nil || token == "" {
-		return "", fmt.Errorf("token of ServiceAccount %s/%s: the answer holds none (%v)", namespace, name, err)
+	if err == nil && token == "" {
+		err = errors.New("the answer holds none")
+	}
+	if err != nil {
+		return "", fmt.Errorf("token of ServiceAccount %s/%s: %w", namespace, name, err)
 	}
 	return token, nil
 }

@@ -30,15 +30,8 @@ var update = flag.Bool("update", false, "write the golden files anew")
 
 // TestValidation is what people see who apply manifests: what is refused and why, and what is not.
 func TestValidation(t *testing.T) {
-	c, err := Start(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Parallel()
+	c := ForTest(t)
 	if _, err := c.Apply(t.Context(), "test", []byte("{apiVersion: v1, kind: Namespace, metadata: {name: clusters}}")); err != nil {
 		t.Fatal(err)
 	}
