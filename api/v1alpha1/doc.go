@@ -10,6 +10,10 @@
 // (Infra.Validate, InfraClusterAttachment.Validate). Whatever needs two objects
 // belongs to watch/plan.
 //
+// The CEL rules of the generated CRDs refuse much of that before it is stored. They refuse what is wrong, never what is
+// missing, and nothing that Validate takes (e2e/controlplane holds them to it): Validate alone is complete, since
+// a folder of manifests knows no API server and old objects are older than the rules.
+//
 // +kubebuilder:object:generate=true
 // +groupName=hostedcluster.densityops.com
 package v1alpha1
