@@ -27,6 +27,9 @@ type publisher struct {
 	// changed has room for one: the newest children wait in next.
 	changed chan struct{}
 	quit    chan struct{}
+	done    chan struct{} // closed when run has returned
+	// after is the done of an earlier publisher of the same Infra, which must be gone first.
+	after <-chan struct{}
 
 	mu        sync.Mutex
 	next      *Children
@@ -50,6 +53,7 @@ func newPublisher(s *Server, infra string) *publisher {
 		log:     s.cfg.Log.With("infra", infra),
 		changed: make(chan struct{}, 1),
 		quit:    make(chan struct{}),
+		done:    make(chan struct{}),
 	}
 	p.dns.log, p.dhcp.log, p.addresses.log = p.log.With("server", "dns"), p.log.With("server", "dhcp"), p.log.With("server", "vlan addresses")
 	return p
@@ -70,6 +74,10 @@ func (p *publisher) publish(c Children) {
 func (p *publisher) stop() { close(p.quit) }
 
 func (p *publisher) run(ctx context.Context) {
+	defer close(p.done)
+	if p.after != nil {
+		<-p.after
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer p.addresses.stop()
@@ -123,6 +131,7 @@ func (p *publisher) apply(ctx context.Context, children *Children) {
 			return
 		}
 	}
+	p.waiting = time.Time{}
 	if dns {
 		p.applyDNS(ctx, c.DNS)
 	}
@@ -155,8 +164,11 @@ func (p *publisher) waitForRoutes(ctx context.Context) bool {
 		if err != nil && ctx.Err() != nil {
 			p.log.Warn("Envoy has not acknowledged the routes in time, names are published all the same", "patience", routePatience)
 		}
-		p.waiting = time.Time{}
 		return true
+	case <-p.quit:
+		cancel()
+		_ = <-acknowledged // the Infra has gone: its names are not published any more
+		return false
 	case <-p.changed:
 		p.changed <- struct{}{}
 		cancel()

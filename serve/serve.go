@@ -80,7 +80,8 @@ type Server struct {
 
 	mu         sync.Mutex
 	publishers map[string]*publisher
-	ctx        context.Context // of Run; nil before
+	stopping   map[string]<-chan struct{} // of Infras that have gone: closed when their servers have stopped
+	ctx        context.Context            // of Run; nil before
 	running    sync.WaitGroup
 	xdsReady   bool
 }
@@ -92,6 +93,7 @@ func New(cfg Config) (*Server, error) {
 		metrics:    prometheus.NewRegistry(),
 		first:      make(chan struct{}),
 		publishers: map[string]*publisher{},
+		stopping:   map[string]<-chan struct{}{},
 	}
 	s.xds = xds.NewServer(cfg.Log.With("server", "xds"), s.metrics)
 	if s.has(RoleDHCP) {
@@ -128,6 +130,8 @@ func (s *Server) Apply(all []Children) {
 		p := s.publishers[c.Infra]
 		if p == nil {
 			p = newPublisher(s, c.Infra)
+			p.after = s.stopping[c.Infra]
+			delete(s.stopping, c.Infra)
 			s.publishers[c.Infra] = p
 			s.start(p)
 		}
@@ -136,6 +140,9 @@ func (s *Server) Apply(all []Children) {
 	for infra, p := range gone {
 		p.stop()
 		delete(s.publishers, infra)
+		if s.ctx != nil { // else it never ran
+			s.stopping[infra] = p.done
+		}
 	}
 	s.firstOnce.Do(func() { close(s.first) })
 }

@@ -129,6 +129,48 @@ func TestWrongChildKeepsTheLastGoodOne(t *testing.T) {
 	}
 }
 
+func TestInfraThatComesBackKeepsItsRoutes(t *testing.T) {
+	s := start(t, "127.0.38.0/24")
+	s.Apply([]Children{s.children("a")})
+	s.awaitAnswer("api.a.example.com.", "127.0.38.4")
+	envoy := s.connectEnvoy()
+	envoy.acknowledgeAll("api.a.example.com")
+	s.Apply([]Children{s.children("a", "b")})
+	envoy.await("api.b.example.com") // not acknowledged: the publisher waits
+	gone := s.sorted()[0]
+	s.Apply(nil)
+	s.Apply([]Children{s.children("a", "b")})
+	select {
+	case <-gone.done:
+	case <-time.After(patience):
+		t.Fatal("the publisher of the Infra that went does not end")
+	}
+	s.awaitAnswer("api.b.example.com.", "127.0.38.4")
+	if s.xds.Version(infra) == "" {
+		t.Error("the end of the Infra that went took the routes of the one that came back")
+	}
+}
+
+func TestEachNewNameWaitsForItsOwnRoute(t *testing.T) {
+	s := start(t, "127.0.39.0/24")
+	s.Apply([]Children{s.children("a")})
+	s.awaitAnswer("api.a.example.com.", "127.0.39.4")
+	envoy := s.connectEnvoy()
+	envoy.acknowledgeAll("api.a.example.com")
+	s.Apply([]Children{s.children("a", "b")})
+	envoy.await("api.b.example.com")
+	s.Apply([]Children{s.children("a")}) // the name goes before it was published
+	envoy.acknowledge()
+	envoy.awaitGone("api.b.example.com")
+	envoy.acknowledge()
+	time.Sleep(routePatience) // what must not be counted for the next name
+	s.Apply([]Children{s.children("a", "c")})
+	envoy.await("api.c.example.com")
+	if got := s.ask("api.c.example.com."); got != "REFUSED" {
+		t.Errorf("the name is answered %s before Envoy has its route", got)
+	}
+}
+
 // site is a Server with what a test asks of it.
 type site struct {
 	*Server

@@ -35,10 +35,7 @@ func (r addressRange) String() string { return r.first.String() + "-" + r.last.S
 func refuseAppsRanges(infras []*Infra) {
 	byNAD := map[types.NamespacedName][]*Attachment{}
 	for _, infra := range infras {
-		nad := types.NamespacedName{
-			Namespace: infra.Object.NADNamespace(),
-			Name:      infra.Object.Spec.NetworkConfig.NetworkAttachmentDefinition,
-		}
+		nad := nadOf(infra.Object)
 		for _, a := range infra.Attachments {
 			apps := a.Object.Spec.AppsIngress
 			if apps == nil || !apps.Enabled || apps.MetalLB.IPAddressPoolRange == "" {
@@ -86,17 +83,29 @@ func refuseAppsRange(infra *Infra, a *Attachment) {
 				"the apps range %s holds %s, the %s of Infra %s: leave that address out", r, reserved.address, reserved.what, infra.Object.Name))
 		}
 	}
-	if pool := poolOf(infra.Object); pool.overlaps(r) {
-		refuseApps(a, v1alpha1.ReasonPoolHoldsAppsRange, fmt.Sprintf(
-			"the apps range %s overlaps the DHCP pool %s of Infra %s: make them disjoint", r, pool, infra.Object.Name))
-		infra.problems = append(infra.problems, v1alpha1.Problem{
-			Component: v1alpha1.ComponentDHCP,
-			Reason:    v1alpha1.ReasonPoolHoldsAppsRange,
-			Field:     "spec.infraComponents.dhcp.rangeStart",
-			Message: fmt.Sprintf("the DHCP pool %s overlaps the apps range %s of attachment %s; the pool hands out none of those addresses: make them disjoint",
-				pool, r, a.Object.Name),
-		})
+	refuseAppsRangeInPool(infra, infra, a)
+	for _, other := range infra.neighbours {
+		for _, c := range claims(other) {
+			if r.holds(c.address) {
+				refuseApps(a, v1alpha1.ReasonAppsRangeHoldsAddress, fmt.Sprintf(
+					"the apps range %s holds %s, the %s address of Infra %s on the same network: leave that address out", r, c.address, c.component, other.Key()))
+			}
+		}
+		refuseAppsRangeInPool(infra, other, a)
 	}
+}
+
+// refuseAppsRangeInPool reports an apps range that overlaps the pool of its own Infra or of another on the same network.
+func refuseAppsRangeInPool(infra, owner *Infra, a *Attachment) {
+	r, pool := a.appsRange, poolOf(owner.Object)
+	if !pool.overlaps(r) {
+		return
+	}
+	refuseApps(a, v1alpha1.ReasonPoolHoldsAppsRange, fmt.Sprintf(
+		"the apps range %s overlaps the DHCP pool %s of Infra %s: make them disjoint", r, pool, owner.Key()))
+	owner.report(v1alpha1.ComponentDHCP, v1alpha1.ReasonPoolHoldsAppsRange, "spec.infraComponents.dhcp.rangeStart", fmt.Sprintf(
+		"the DHCP pool %s overlaps the apps range %s of attachment %s; the pool hands out none of those addresses: make them disjoint",
+		pool, r, a.Key()))
 }
 
 func refuseApps(a *Attachment, reason, message string) {

@@ -257,19 +257,31 @@ func dnsServersFor(infra *v1alpha1.Infra) []string {
 	return servers
 }
 
-// excludedAddresses are what the pool must never hand out: the addresses that something else on
-// the VLAN has, and the apps ranges, refused ones included.
+// excludedAddresses are what the pool must never hand out: the addresses that something else on the network has, and
+// the apps ranges, refused ones included; those of other Infras on the same NAD as well.
 func excludedAddresses(infra *Infra) []string {
 	var excluded []string
 	for _, r := range reservedAddresses(infra) {
 		excluded = append(excluded, r.address.String())
 	}
-	for _, a := range infra.Attachments {
-		if a.appsRange.isSet() {
-			excluded = append(excluded, a.appsRange.String())
+	excluded = append(excluded, appsRangesOf(infra)...)
+	for _, other := range infra.neighbours {
+		for _, c := range claims(other) {
+			excluded = append(excluded, c.address.String())
 		}
+		excluded = append(excluded, appsRangesOf(other)...)
 	}
 	return excluded
+}
+
+func appsRangesOf(infra *Infra) []string {
+	var ranges []string
+	for _, a := range infra.Attachments {
+		if a.appsRange.isSet() {
+			ranges = append(ranges, a.appsRange.String())
+		}
+	}
+	return ranges
 }
 
 // reservations are those of the Infra, and the virtual machines' names by MAC as host names: a node

@@ -94,24 +94,59 @@ type claimedAddress struct {
 	address   netip.Addr
 }
 
-// refuseSharedAddresses takes out of service, in both, what two Infras on one NAD cannot both
-// have: the same server address, or DHCP (product rule 14).
-func refuseSharedAddresses(infras []*Infra) {
+// nadOf is the network that an Infra is on.
+func nadOf(infra *v1alpha1.Infra) types.NamespacedName {
+	return types.NamespacedName{Namespace: infra.NADNamespace(), Name: infra.Spec.NetworkConfig.NetworkAttachmentDefinition}
+}
+
+// findNeighbours tells each Infra which others are on the same NAD.
+func findNeighbours(infras []*Infra) {
 	byNAD := map[types.NamespacedName][]*Infra{}
 	for _, infra := range infras {
-		nad := types.NamespacedName{
-			Namespace: infra.Object.NADNamespace(),
-			Name:      infra.Object.Spec.NetworkConfig.NetworkAttachmentDefinition,
-		}
+		nad := nadOf(infra.Object)
 		byNAD[nad] = append(byNAD[nad], infra)
 	}
-	for nad, sharing := range byNAD {
-		for i, a := range sharing {
-			for _, b := range sharing[i+1:] {
-				refuseShared(nad, a, b)
+	for _, infra := range infras {
+		for _, other := range byNAD[nadOf(infra.Object)] {
+			if other != infra {
+				infra.neighbours = append(infra.neighbours, other)
 			}
 		}
 	}
+}
+
+// refuseSharedAddresses takes out of service, in both, what two Infras on one NAD cannot both
+// have: the same server address, or DHCP; and says when the pool of one holds a server address of
+// another, which it then does not hand out (product rule 14).
+func refuseSharedAddresses(infras []*Infra) {
+	for i, infra := range infras {
+		for _, other := range infra.neighbours {
+			if slices.Index(infras, other) > i {
+				refuseShared(nadOf(infra.Object), infra, other)
+			}
+			refusePoolOver(infra, other)
+		}
+	}
+}
+
+// refusePoolOver reports a pool that holds a server address of another Infra, to both.
+func refusePoolOver(infra, other *Infra) {
+	pool := poolOf(infra.Object)
+	for _, c := range claims(other) {
+		if !pool.holds(c.address) {
+			continue
+		}
+		infra.report(v1alpha1.ComponentDHCP, v1alpha1.ReasonPoolHoldsAddress, "spec.infraComponents.dhcp.rangeStart", fmt.Sprintf(
+			"the DHCP pool %s holds %s, the %s address of Infra %s on the same network; the pool does not hand it out: leave it out",
+			pool, c.address, c.component, other.Key()))
+		other.report(c.component, v1alpha1.ReasonPoolHoldsAddress, "spec.infraComponents."+string(c.component)+".serverIP", fmt.Sprintf(
+			"%s lies in the DHCP pool %s of Infra %s on the same network: choose an address outside it", c.address, pool, infra.Key()))
+	}
+}
+
+// report notes a problem that takes nothing out of service.
+func (i *Infra) report(component v1alpha1.Component, reason, field, message string) {
+	i.problems = append(i.problems, v1alpha1.Problem{Component: component, Reason: reason, Field: field, Message: message})
 }
 
 func refuseShared(nad types.NamespacedName, a, b *Infra) {
@@ -166,10 +201,5 @@ func serverAddresses(infra *v1alpha1.Infra) map[v1alpha1.Component]string {
 
 func withdraw(c claimedAddress, reason, message string) {
 	c.infra.withdrawn[c.component] = true
-	c.infra.problems = append(c.infra.problems, v1alpha1.Problem{
-		Component: c.component,
-		Reason:    reason,
-		Field:     "spec.infraComponents." + string(c.component),
-		Message:   message,
-	})
+	c.infra.report(c.component, reason, "spec.infraComponents."+string(c.component), message)
 }

@@ -60,6 +60,8 @@ type Infra struct {
 	// withdrawn are components taken out of service by a conflict with another Infra.
 	withdrawn map[v1alpha1.Component]bool
 	problems  []v1alpha1.Problem
+	// neighbours are the other Infras on the same NAD.
+	neighbours []*Infra
 }
 
 // Key is the namespace and name of the Infra.
@@ -120,6 +122,7 @@ func Plan(in Input) *Result {
 	for _, infra := range w.infras {
 		refuseTooMany(infra, in.Limits.Attachments, len(infra.Attachments), "attachments")
 	}
+	findNeighbours(w.infras)
 	refuseSharedAddresses(w.infras)
 	for _, infra := range w.infras {
 		leaveOutConflicts(infra)

@@ -45,7 +45,8 @@ func discoverSources(infra *Infra, w *index, leases []Lease) {
 			for _, address := range m.shown {
 				shown[address] = true
 				claim := Claim{address, a.Object.Name, m.machine.Name, m.machine.UID}
-				mac := cmp.Or(live[address], macs[address], last[Claim{Address: address, Machine: claim.Machine, UID: claim.UID}])
+				// The lease comes last: a Machine may show an address that another MAC has got meanwhile.
+				mac := cmp.Or(macs[address], last[Claim{Address: address, Machine: claim.Machine, UID: claim.UID}], live[address])
 				a.Sources = append(a.Sources, Source{Claim: claim, MAC: mac})
 			}
 		}
