@@ -158,6 +158,8 @@ type DHCPComponent struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=254
 	// +kubebuilder:validation:XValidation:rule=`self.all(a, self.exists_one(b, a.code == b.code))`,message="holds the same option twice: remove one"
+	// +kubebuilder:validation:items:XValidation:rule=`!(self.code in [1, 3, 6, 12, 51])`,fieldPath=".code",message="cannot be set here: it comes from networkConfig, dns.serverIP, reservations or leaseTime"
+	// +kubebuilder:validation:items:XValidation:rule=`!(self.code in [50, 52, 53, 54, 55, 56, 57, 58, 59, 61, 80, 81, 82, 90, 108, 116, 118])`,fieldPath=".code",message="cannot be set here: it belongs to the protocol itself"
 	Options []DHCPOption `json:"options,omitempty"`
 	// MTU advertised to workers (option 26). 0: not advertised.
 	// +kubebuilder:validation:Minimum=0
@@ -185,43 +187,37 @@ type DHCPComponent struct {
 	// +listType=atomic
 	// +optional
 	// +kubebuilder:validation:MaxItems=1024
+	// +kubebuilder:validation:items:XValidation:rule=`self.?ip.orValue("") != "" || self.?hostname.orValue("") != ""`,message="has neither ip nor hostname: give one, or remove the reservation"
+	// +kubebuilder:validation:items:XValidation:rule=`self.mac.matches("^(([0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}|([0-9a-fA-F]{2}-){5}[0-9a-fA-F]{2}|([0-9a-fA-F]{4}[.]){2}[0-9a-fA-F]{4})$")`,fieldPath=".mac",messageExpression=`self.mac + " is not a hardware address: write six pairs of hexadecimal digits, for example 52:54:00:12:34:56"`
+	// +kubebuilder:validation:items:XValidation:rule=`!self.mac.matches("^([0-9a-fA-F][13579bdfBDF]|[-0:.]+$)")`,fieldPath=".mac",messageExpression=`self.mac + " cannot be the address of one network card: write the card's own"`
+	// +kubebuilder:validation:items:XValidation:rule=`!has(self.ip) || self.ip == "" || isIP(self.ip) && ip(self.ip).family() == 4`,fieldPath=".ip",messageExpression=`self.ip + " is not an IPv4 address: write four numbers of 0 to 255 with dots, without leading zeros; IPv6 is not supported"`
+	// +kubebuilder:validation:items:XValidation:rule=`!has(self.hostname) || self.hostname == "" || self.hostname.trim().matches("^([A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?[.])*[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?[.]?$")`,fieldPath=".hostname",messageExpression=`self.hostname + " is not a host name: write parts of 1 to 63 letters, digits and dashes with dots between them, no dash at either end of a part"`
 	Reservations []DHCPReservation `json:"reservations,omitempty"`
 }
 
 // DHCPOption is one DHCP option as a number and a text.
-//
-// +kubebuilder:validation:XValidation:rule=`!(self.code in [4, 5, 7, 8, 9, 10, 11, 16, 21, 28, 32, 33, 41, 42, 44, 45, 48, 49, 65, 68, 69, 70, 71, 72, 73, 74, 75, 76, 150]) || self.value.startsWith("0x") || self.value.matches("^[0-9.,[:space:]]+$")`,fieldPath=".value",message="takes IPv4 addresses: write them separated by commas, or bytes in hexadecimal after 0x"
 type DHCPOption struct {
 	// Code of the option, 1 to 254 (RFC 2132).
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=254
-	// +kubebuilder:validation:XValidation:rule=`!(self in [1, 3, 6, 12, 51])`,message="cannot be set here: it comes from networkConfig, dns.serverIP, reservations or leaseTime"
-	// +kubebuilder:validation:XValidation:rule=`!(self in [50, 52, 53, 54, 55, 56, 57, 58, 59, 61, 80, 81, 82, 90, 108, 116, 118])`,message="cannot be set here: it belongs to the protocol itself"
 	Code int32 `json:"code"`
 	// Value of the option: IPv4 addresses separated by commas, a number or a text,
 	// whichever the option takes; or bytes in hexadecimal after "0x".
-	// +kubebuilder:validation:MaxLength=2050
 	Value string `json:"value"`
 }
 
 // DHCPReservation binds a hardware address to an address, a host name, or both.
-//
-// +kubebuilder:validation:XValidation:rule=`self.?ip.orValue("") != "" || self.?hostname.orValue("") != ""`,message="has neither ip nor hostname: give one, or remove the reservation"
 type DHCPReservation struct {
 	// MAC is the hardware address, for example 52:54:00:12:34:56.
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule=`self.matches("^(([0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}|([0-9a-fA-F]{2}-){5}[0-9a-fA-F]{2}|([0-9a-fA-F]{4}[.]){2}[0-9a-fA-F]{4})$")`,message="is not a hardware address: write six pairs of hexadecimal digits, for example 52:54:00:12:34:56"
-	// +kubebuilder:validation:XValidation:rule=`!self.matches("^([0-9a-fA-F][13579bdfBDF]|[-0:.]+$)")`,message="cannot be the address of one network card: write the card's own"
 	MAC string `json:"mac"`
 	// IP is the address kept for that client, inside the CIDR. Empty: any address of the pool.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule=`self == "" || isIP(self) && ip(self).family() == 4`,message="is not an IPv4 address: write four numbers of 0 to 255 with dots, without leading zeros; IPv6 is not supported"
 	IP string `json:"ip,omitempty"`
 	// Hostname sent to that client (option 12).
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
-	// +kubebuilder:validation:XValidation:rule=`self == "" || self.trim().matches("^([A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?[.])*[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?[.]?$")`,message="is not a host name: write parts of 1 to 63 letters, digits and dashes with dots between them, no dash at either end of a part"
 	Hostname string `json:"hostname,omitempty"`
 }
 
