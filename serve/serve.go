@@ -211,6 +211,21 @@ func (s *Server) Leases() []Lease {
 	return leases
 }
 
+// LeasesOf lists the leases of one Infra, also of one that is not served yet: they are read from the state folder
+// then, so that the first plan after a start knows them.
+func (s *Server) LeasesOf(ctx context.Context, infra string) ([]dhcpserver.Lease, error) {
+	s.mu.Lock()
+	p := s.publishers[infra]
+	s.mu.Unlock()
+	if p != nil && p.dhcp.current() != nil {
+		return p.leases(), nil
+	}
+	if s.leases == nil {
+		return nil, nil
+	}
+	return s.leases.Infra(infra).Load(ctx)
+}
+
 // InfraState is what really serves of one Infra.
 type InfraState struct {
 	// Infra as "namespace/name".

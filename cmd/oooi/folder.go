@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/densityops/oooi/dhcpserver"
+	"github.com/densityops/oooi/api/v1alpha1"
 	"github.com/densityops/oooi/serve"
 	"github.com/densityops/oooi/watch"
 	"github.com/densityops/oooi/watch/files"
@@ -96,15 +96,15 @@ func (f *folder) run(ctx context.Context, leasesChanged <-chan struct{}) error {
 		objects := f.objects
 		f.mu.Unlock()
 		if objects != nil {
-			f.plan(*objects)
+			f.plan(ctx, *objects)
 		}
 	}
 }
 
-func (f *folder) plan(objects plan.Objects) {
+func (f *folder) plan(ctx context.Context, objects plan.Objects) {
 	started := time.Now()
 	f.memory.Recall(&objects)
-	result := plan.Plan(plan.Input{Objects: objects, Leases: f.leases()})
+	result := plan.Plan(plan.Input{Objects: objects, Leases: f.leases(ctx, objects.Infras)})
 	f.planTime.Observe(time.Since(started).Seconds())
 	// Remembered before it is served: a restart at any instant knows at least what was served.
 	if err := f.memory.Keep(result); err != nil {
@@ -123,16 +123,23 @@ func (f *folder) plan(objects plan.Objects) {
 	f.report()
 }
 
-func (f *folder) leases() map[types.NamespacedName][]plan.Lease {
-	leases := map[types.NamespacedName][]plan.Lease{}
-	for _, l := range f.server.Leases() {
-		if l.State != dhcpserver.StateActive {
-			continue
+// leases are the live leases of the Infras, also before their servers have started.
+func (f *folder) leases(ctx context.Context, infras []*v1alpha1.Infra) map[types.NamespacedName][]plan.Lease {
+	now := time.Now()
+	live := map[types.NamespacedName][]plan.Lease{}
+	for _, infra := range infras {
+		key := types.NamespacedName{Namespace: infra.Namespace, Name: infra.Name}
+		leases, err := f.server.LeasesOf(ctx, key.String())
+		if err != nil {
+			f.log.Error("leases cannot be read", "infra", key.String(), "error", err)
 		}
-		infra := splitKey(l.Infra)
-		leases[infra] = append(leases[infra], plan.Lease{Address: l.Address, MAC: l.MAC.String()})
+		for _, l := range leases {
+			if l.Live(now) {
+				live[key] = append(live[key], plan.Lease{Address: l.Address, MAC: l.MAC.String()})
+			}
+		}
 	}
-	return leases
+	return live
 }
 
 // report gives the statuses as they are now; changes of conditions are logged once.

@@ -67,6 +67,11 @@ Envoy, which keeps serving what it has; so do the server addresses put up by --c
 			if err != nil {
 				return err
 			}
+			lock, err := lockStateDir(s.stateDir)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = lock.Close() }() // nothing was written to it
 			if s.configDir == "" {
 				return serveCluster(cmd.Context(), log, s)
 			}

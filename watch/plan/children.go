@@ -296,8 +296,10 @@ func reservations(infra *Infra, w *index) []v1alpha1.DHCPReservation {
 	for _, a := range infra.Attachments {
 		for _, v := range w.vmis[a.Object.ControlPlaneNamespace()] {
 			for _, i := range v.Interfaces {
+				// A virtual machine is somebody else's object: what is no hardware address or
+				// host name in it is passed over.
 				mac := normalizeMAC(i.MAC)
-				if mac == "" {
+				if len(mac) != len("52:54:00:00:00:00") || !isHostName(v.Name) {
 					continue
 				}
 				if at, ok := position[mac]; ok {

@@ -52,7 +52,7 @@ func discoverSources(infra *Infra, w *index, leases []Lease) {
 		}
 	}
 	for i, a := range infra.Attachments {
-		recall(a, members[i], w, shown, live)
+		recall(a, members[i], w, shown, live, func(address netip.Addr) bool { return infra.cidr.Contains(address) && !reserved[address] })
 	}
 	dropDisputed(infra)
 	for _, a := range infra.Attachments {
@@ -119,8 +119,9 @@ func findMembers(a *Attachment, w *index, cidr netip.Prefix, reserved map[netip.
 }
 
 // recall gives back to each Machine that shows no address of the VLAN those that it showed last,
-// unless another Machine shows one of them or a live lease of another MAC holds it.
-func recall(a *Attachment, members []member, w *index, shown map[netip.Addr]bool, live map[netip.Addr]string) {
+// unless another Machine shows one of them, a live lease of another MAC holds it, or it is no worker address of the VLAN
+// any more.
+func recall(a *Attachment, members []member, w *index, shown map[netip.Addr]bool, live map[netip.Addr]string, isWorker func(netip.Addr) bool) {
 	remembered := a.Object.Status.Sources
 	if len(remembered) == 0 {
 		return
@@ -135,7 +136,7 @@ func recall(a *Attachment, members []member, w *index, shown map[netip.Addr]bool
 	var macs map[string][]string
 	for _, r := range remembered {
 		address, err := netip.ParseAddr(r.Address)
-		if err != nil || !silent[identity{r.Machine, r.UID}] || shown[address] {
+		if err != nil || !silent[identity{r.Machine, r.UID}] || shown[address] || !isWorker(address) {
 			continue
 		}
 		mac := normalizeMAC(r.MAC)

@@ -2,11 +2,14 @@ package plan
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/densityops/oooi/api/v1alpha1"
 )
@@ -66,6 +69,8 @@ func resolveTargets(a *Attachment, w *index) {
 	}
 }
 
+// resolve finds the addresses of the target. What cannot be dialled is missing: a Service is somebody else's object,
+// and a mistake in it must cost nobody but its own cluster.
 func (t *target) resolve(namespace string, w *index) {
 	key := types.NamespacedName{Namespace: namespace, Name: t.service}
 	s := w.services[key]
@@ -73,24 +78,50 @@ func (t *target) resolve(namespace string, w *index) {
 	case s == nil:
 		t.missing = fmt.Sprintf("Service %s (not found)", t.service)
 	case s.Spec.Type == corev1.ServiceTypeExternalName:
-		t.addresses = []string{v1alpha1.NormalizeDomain(s.Spec.ExternalName)}
+		name := v1alpha1.NormalizeDomain(s.Spec.ExternalName)
+		if !isHostName(name) {
+			t.missing = fmt.Sprintf("Service %s (its externalName %q is not a DNS name)", t.service, s.Spec.ExternalName)
+			return
+		}
+		t.addresses = []string{name}
 	case servicePort(s, t.port) == nil && len(s.Spec.Ports) > 0:
 		t.missing = fmt.Sprintf("Service %s (has no port %d)", t.service, t.port)
 	case s.Spec.ClusterIP == corev1.ClusterIPNone:
-		if p := servicePort(s, t.port); p != nil && p.TargetPort.IntVal > 0 {
-			t.targetPort = p.TargetPort.IntVal
-		}
-		if e := w.endpoints[key]; e != nil {
-			t.addresses = e.Addresses
-		}
-		if len(t.addresses) == 0 {
-			t.missing = fmt.Sprintf("Service %s (headless, no ready endpoint)", t.service)
-		}
+		t.resolveHeadless(s, w.endpoints[key])
 	case clusterIP(s) != "":
 		t.addresses = []string{clusterIP(s)}
 	default:
 		t.missing = fmt.Sprintf("Service %s (no IPv4 ClusterIP yet)", t.service)
 	}
+}
+
+// resolveHeadless takes the ready endpoints of a headless Service, at the port of its pods.
+func (t *target) resolveHeadless(s *corev1.Service, e *Endpoints) {
+	if p := servicePort(s, t.port); p != nil && p.TargetPort.IntVal != 0 {
+		t.targetPort = p.TargetPort.IntVal
+	}
+	if t.targetPort < 1 || t.targetPort > 65535 {
+		t.missing = fmt.Sprintf("Service %s (its targetPort %d is not a port)", t.service, t.targetPort)
+		t.targetPort = t.port
+		return
+	}
+	if e != nil {
+		for _, text := range e.Addresses {
+			if address, err := netip.ParseAddr(text); err == nil && address.Is4() {
+				t.addresses = append(t.addresses, address.String())
+			}
+		}
+	}
+	if len(t.addresses) == 0 {
+		t.missing = fmt.Sprintf("Service %s (headless, no ready endpoint)", t.service)
+	}
+}
+
+// isHostName tells whether a name can be looked up: a DNS name that is no address.
+func isHostName(name string) bool {
+	_, err := netip.ParseAddr(name)
+	return err != nil && len(name) <= 253 && len(validation.IsDNS1123Subdomain(name)) == 0 &&
+		!slices.ContainsFunc(strings.Split(name, "."), func(label string) bool { return len(label) > validation.DNS1123LabelMaxLength })
 }
 
 func servicePort(s *corev1.Service, port int32) *corev1.ServicePort {
