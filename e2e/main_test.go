@@ -30,6 +30,7 @@ func TestMain(m *testing.M) {
 		err = build(folder)
 	}
 	if err != nil {
+		_ = os.RemoveAll(folder) // a folder of the temporary one
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		os.Exit(1)
 	}
