@@ -17,7 +17,9 @@ func newBootstrap() *cobra.Command {
 		Use:   "bootstrap --infra NS/NAME --xds-address HOST:PORT",
 		Short: "Print an Envoy bootstrap for one Infra",
 		Example: `  oooi bootstrap --infra clusters/tenant-vlan100 --xds-address 127.0.0.1:18000 > envoy.yaml
-  envoy --config-path envoy.yaml`,
+  envoy --config-path envoy.yaml --drain-time-s 30`,
+		Long: `Print an Envoy bootstrap for one Infra. Start Envoy with --drain-time-s 30: that is how long
+established connections of an attachment that was removed or left out live on (Envoy's own default is 600 s).`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !isInfraKey(infra) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -32,6 +33,8 @@ type answers struct {
 	Connections []plan.Verdict `json:"connections,omitempty"`
 	Names       []nameVerdict  `json:"names,omitempty"`
 }
+
+func (a answers) empty() bool { return len(a.Connections)+len(a.Names) == 0 }
 
 // nameVerdict is what one Infra's DNS server answers.
 type nameVerdict struct {
@@ -75,13 +78,14 @@ The answer comes from a running server, or from manifests with --config-dir.`,
 				return usageError("%w", err)
 			}
 			a, err := ask(cmd, q, query, configDir, server)
-			if err != nil {
+			if a.empty() {
 				return err
 			}
+			// Problems elsewhere in a folder are an error beside the answer.
 			if output == "json" {
-				return writeJSON(cmd.OutOrStdout(), a)
+				return errors.Join(writeJSON(cmd.OutOrStdout(), a), err)
 			}
-			return printAnswers(cmd.OutOrStdout(), q, a)
+			return errors.Join(printAnswers(cmd.OutOrStdout(), q, a), err)
 		},
 	}
 	cmd.Flags().StringVar(&source, "source", "", "address of the client (required)")
@@ -126,11 +130,12 @@ func parseQuestion(query url.Values) (question, error) {
 
 func ask(cmd *cobra.Command, q question, query url.Values, configDir, server string) (answers, error) {
 	if configDir != "" {
-		result, err := planFolder(cmd, configDir)
-		if err != nil {
-			return answers{}, err
+		result, problems := planFolder(cmd, configDir)
+		if result == nil {
+			return answers{}, problems
 		}
-		return explain(result, q, dnsserver.PrivateNetworks())
+		a, err := explain(result, q, dnsserver.PrivateNetworks())
+		return a, errors.Join(err, problems)
 	}
 	var a answers
 	body, err := get(cmd.Context(), server, "/explain", query)

@@ -33,6 +33,8 @@ type folder struct {
 	objects *plan.Objects
 	changed chan struct{} // room for one
 	result  atomic.Pointer[plan.Result]
+
+	forgetful error // why the sources are not remembered; owned by run
 }
 
 func newFolder(log *slog.Logger, s *settings, server *serve.Server, source *files.Source) (*folder, error) {
@@ -77,6 +79,10 @@ func (f *folder) setObjects(objects plan.Objects) {
 	f.mu.Lock()
 	f.objects = &objects
 	f.mu.Unlock()
+	f.notify()
+}
+
+func (f *folder) notify() {
 	select {
 	case f.changed <- struct{}{}:
 	default:
@@ -107,9 +113,7 @@ func (f *folder) plan(ctx context.Context, objects plan.Objects) {
 	result := plan.Plan(plan.Input{Objects: objects, Leases: f.leases(ctx, objects.Infras)})
 	f.planTime.Observe(time.Since(started).Seconds())
 	// Remembered before it is served: a restart at any instant knows at least what was served.
-	if err := f.memory.Keep(result); err != nil {
-		f.log.Error("sources of workers are not remembered over a restart", "error", err)
-	}
+	f.remember(result)
 	f.result.Store(result)
 	var all []serve.Children
 	for _, infra := range result.Infras {
@@ -121,6 +125,24 @@ func (f *folder) plan(ctx context.Context, objects plan.Objects) {
 	}
 	f.server.Apply(all)
 	f.report()
+}
+
+// rememberRetry is how long a state folder that cannot be written is left alone.
+const rememberRetry = 10 * time.Second
+
+// remember keeps the sources, and plans again a little later when they cannot be kept. It logs when that changes.
+func (f *folder) remember(result *plan.Result) {
+	err := f.memory.Keep(result)
+	switch {
+	case err != nil:
+		if f.forgetful == nil {
+			f.log.Error("sources of workers are not remembered over a restart, trying again", "error", err)
+		}
+		time.AfterFunc(rememberRetry, f.notify)
+	case f.forgetful != nil:
+		f.log.Info("sources of workers are remembered again")
+	}
+	f.forgetful = err
 }
 
 // leases are the live leases of the Infras, also before their servers have started.

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/net/netutil"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/densityops/oooi/serve"
@@ -47,6 +48,9 @@ type web struct {
 	podNetworks []netip.Prefix
 }
 
+// maxHTTPConns bounds the connections to the HTTP endpoints.
+const maxHTTPConns = 64
+
 // serve answers until ctx ends.
 func (e *web) serve(ctx context.Context, address string) error {
 	var lc net.ListenConfig
@@ -54,7 +58,11 @@ func (e *web) serve(ctx context.Context, address string) error {
 	if err != nil {
 		return fmt.Errorf("HTTP server: %w: choose another address with --http-listen", err)
 	}
-	server := &http.Server{Handler: e.handler(), ReadHeaderTimeout: 10 * time.Second}
+	// Bounded, so that a flood here leaves file descriptors to the servers that matter.
+	l = netutil.LimitListener(l, maxHTTPConns)
+	server := &http.Server{
+		Handler: e.handler(), ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
+	}
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)

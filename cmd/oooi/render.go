@@ -2,7 +2,7 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -38,27 +38,26 @@ each view. Exit status 1 when a manifest is wrong or an Infra would not be Ready
 			if xdsOnly && dnsOnly {
 				return usageError("--xds and --dns exclude each other")
 			}
-			if err := checkOutput(output, "yaml", "json"); err != nil {
+			show, formats := renderManifests, []string{"yaml", "json"}
+			switch {
+			case xdsOnly:
+				show, formats = renderXDS, []string{"json"}
+			case dnsOnly:
+				show, formats = renderDNS, []string{"text", "json"}
+			}
+			output := cmp.Or(output, formats[0])
+			if err := checkOutput(output, formats...); err != nil {
 				return err
 			}
 			result, problems := planFolder(cmd, configDir)
 			if result == nil {
 				return problems
 			}
-			var err error
-			switch {
-			case xdsOnly:
-				err = renderXDS(cmd.OutOrStdout(), result)
-			case dnsOnly:
-				err = renderDNS(cmd.OutOrStdout(), result)
-			default:
-				err = renderManifests(cmd.OutOrStdout(), result, output)
-			}
-			return errors.Join(err, problems, notReady(result))
+			return errors.Join(show(cmd.OutOrStdout(), result, output), problems, notReady(result))
 		},
 	}
 	cmd.Flags().StringVar(&configDir, "config-dir", "", "folder with *.yaml, *.yml and *.json manifests (required)")
-	cmd.Flags().StringVarP(&output, "output", "o", "yaml", "yaml or json")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "yaml or json; with --xds json; with --dns text or json")
 	cmd.Flags().BoolVar(&xdsOnly, "xds", false, "the exact Envoy resources as JSON, per Infra")
 	cmd.Flags().BoolVar(&dnsOnly, "dns", false, "the names and answers of each view, per Infra")
 	return cmd
@@ -98,39 +97,46 @@ func renderManifests(w io.Writer, result *plan.Result, output string) error {
 	return err
 }
 
-func renderXDS(w io.Writer, result *plan.Result) error {
-	resources := map[string]json.RawMessage{}
+func renderXDS(w io.Writer, result *plan.Result, _ string) error {
+	resources := map[string]*xds.Snapshot{}
+	var errs []error
 	for _, infra := range result.Infras {
 		if infra.Proxy == nil {
 			continue
 		}
 		snapshot, err := xds.Build(infra.Proxy, xds.Options{})
 		if err != nil {
-			return err
+			errs = append(errs, err)
+			continue
 		}
-		text, err := json.Marshal(snapshot)
-		if err != nil {
-			return err
-		}
-		resources[infra.Key().String()] = text
+		resources[infra.Key().String()] = snapshot
 	}
-	return writeJSON(w, resources)
+	return errors.Join(writeJSON(w, resources), errors.Join(errs...))
 }
 
-func renderDNS(w io.Writer, result *plan.Result) error {
-	var b strings.Builder
+func renderDNS(w io.Writer, result *plan.Result, output string) error {
+	var text strings.Builder
+	records := map[string][]dnsserver.Record{}
+	var errs []error
 	for _, infra := range result.Infras {
-		fmt.Fprintf(&b, "; Infra %s\n", infra.Key())
+		fmt.Fprintf(&text, "; Infra %s\n", infra.Key())
 		if infra.DNS == nil {
-			fmt.Fprintf(&b, "; no DNS server: %s\n", infra.Absence(v1alpha1.ComponentDNS))
+			fmt.Fprintf(&text, "; no DNS server: %s\n", infra.Absence(v1alpha1.ComponentDNS))
 			continue
 		}
 		model, err := dnsserver.Build(infra.DNS, dnsserver.Options{PodNetworks: dnsserver.PrivateNetworks()})
 		if err != nil {
-			return err
+			errs = append(errs, err)
+			continue
 		}
-		b.WriteString(model.String())
+		text.WriteString(model.String())
+		records[infra.Key().String()] = model.Records()
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	var err error
+	if output == "json" {
+		err = writeJSON(w, records)
+	} else {
+		_, err = io.WriteString(w, text.String())
+	}
+	return errors.Join(err, errors.Join(errs...))
 }

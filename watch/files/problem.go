@@ -10,15 +10,15 @@ import (
 // Problem is one thing that is wrong with one file or one object of it.
 type Problem struct {
 	// File is the path of the file, below the folder as it was given.
-	File string
+	File string `json:"file"`
 	// Line in the file, from 1; 0 when the whole file is meant.
-	Line int
+	Line int `json:"line,omitempty"`
 	// Object is "Kind namespace/name" as far as known.
-	Object string
+	Object string `json:"object,omitempty"`
 	// Field is the path of the field, for example spec.networkConfig.cidr.
-	Field string
+	Field string `json:"field,omitempty"`
 	// Message says what is wrong and what to do.
-	Message string
+	Message string `json:"message"`
 }
 
 // Error is "FILE:LINE: Kind namespace/name: field: message", without the parts that are empty.

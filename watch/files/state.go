@@ -72,7 +72,7 @@ func (s *state) save(name string, objects []*object) error {
 		return fmt.Errorf("the last good state cannot be kept: %w", err)
 	}
 	if err := renameio.WriteFile(s.file(name), whole, 0o600); err != nil {
-		return fmt.Errorf("the last good state cannot be kept, so a restart with a broken %s would lose its objects: %w", name, err)
+		return fmt.Errorf("the last good state cannot be kept, so a restart with a broken %s would lose its objects: %w", name, cause(err))
 	}
 	return nil
 }

@@ -61,9 +61,15 @@ type Reporter struct {
 
 // reported is what was written last of one Infra.
 type reported struct {
-	dhcp, dns, proxy any
+	dhcp, dns, proxy written
 	counted, renewed time.Time
 	failing          bool
+}
+
+// written is the status that was written last of one child. A child that was deleted and made anew has none yet.
+type written struct {
+	uid    types.UID
+	status any
 }
 
 // NewReporter makes a Reporter. It talks to nobody before Run.
@@ -138,16 +144,16 @@ func (r *Reporter) write(ctx context.Context, rep Report, last *reported, now ti
 		last.renewed = now
 	}
 	if d := rep.DNS; d != nil {
-		status := &serverStatus{Conditions: ready(before(last.dns, d.Status.Conditions), d.Generation, rep.DNSReady, rep.DNSMessage, now)}
+		status := &serverStatus{Conditions: ready(last.dns.conditions(d, d.Status.Conditions), d.Generation, rep.DNSReady, rep.DNSMessage, now)}
 		errs = append(errs, r.put(ctx, d, status, &last.dns))
 	}
 	if d := rep.DHCP; d != nil {
 		status := &serverStatus{
-			Conditions:   ready(before(last.dhcp, d.Status.Conditions), d.Generation, rep.DHCPReady, rep.DHCPMessage, now),
+			Conditions:   ready(last.dhcp.conditions(d, d.Status.Conditions), d.Generation, rep.DHCPReady, rep.DHCPMessage, now),
 			ActiveLeases: &rep.ActiveLeases, TotalLeases: &rep.TotalLeases,
 		}
-		if written, ok := last.dhcp.(*serverStatus); ok && now.Sub(last.counted) < countPeriod {
-			status.ActiveLeases, status.TotalLeases = written.ActiveLeases, written.TotalLeases
+		if before, ok := last.dhcp.of(d).(*serverStatus); ok && now.Sub(last.counted) < countPeriod {
+			status.ActiveLeases, status.TotalLeases = before.ActiveLeases, before.TotalLeases
 		} else {
 			last.counted = now
 		}
@@ -164,8 +170,8 @@ func (r *Reporter) write(ctx context.Context, rep Report, last *reported, now ti
 }
 
 // put writes a status unless it was written last.
-func (r *Reporter) put(ctx context.Context, child client.Object, status any, last *any) error {
-	if equality.Semantic.DeepEqual(status, *last) {
+func (r *Reporter) put(ctx context.Context, child client.Object, status any, last *written) error {
+	if equality.Semantic.DeepEqual(status, last.of(child)) {
 		return nil
 	}
 	if err := applyStatus(ctx, r.client, child, status, r.owner()); err != nil {
@@ -174,14 +180,22 @@ func (r *Reporter) put(ctx context.Context, child client.Object, status any, las
 		}
 		return fmt.Errorf("status of %T %s: %w", child, client.ObjectKeyFromObject(child), err)
 	}
-	*last = status
+	*last = written{child.GetUID(), status}
 	return nil
 }
 
-// before are the conditions as this process wrote them last, or as it found them.
-func before(last any, found []metav1.Condition) []metav1.Condition {
-	if written, ok := last.(*serverStatus); ok {
-		return written.Conditions
+// of is the status that was written last of this very child; nil: none.
+func (w *written) of(child client.Object) any {
+	if w.uid != child.GetUID() {
+		return nil
+	}
+	return w.status
+}
+
+// conditions are those that this process wrote last, or that it found.
+func (w *written) conditions(child client.Object, found []metav1.Condition) []metav1.Condition {
+	if status, ok := w.of(child).(*serverStatus); ok {
+		return status.Conditions
 	}
 	return found
 }
