@@ -7,6 +7,8 @@ import (
 	"net/netip"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/densityops/oooi/api/dhcpoption"
 )
 
 // Layout of a message (RFC 2131 section 2).
@@ -77,7 +79,7 @@ func parse(raw []byte) (*request, error) {
 	}
 	r.clientID, r.hasClientID = m.Options[optClientID]
 	r.relay, r.isRelay = m.Options[optRelay]
-	if len(r.clientID) > maxOption || len(r.relay) > maxOption {
+	if len(r.clientID) > dhcpoption.MaxBytes || len(r.relay) > dhcpoption.MaxBytes {
 		return nil, errors.New("an option to be echoed is longer than an option can be")
 	}
 	r.hostname = printable(m.Options[optHostname])
@@ -124,7 +126,7 @@ func optionalAddr(options dhcpv4.Options, code uint8) (netip.Addr, error) {
 func printable(value []byte) string {
 	name := make([]byte, 0, len(value))
 	for _, b := range value {
-		if b == '.' || nameRune(rune(b)) {
+		if b == '.' || b == '-' || b == '_' || '0' <= b && b <= '9' || 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' {
 			name = append(name, b)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/densityops/oooi/api/dhcpoption"
 	"github.com/densityops/oooi/api/v1alpha1"
 )
 
@@ -90,8 +91,8 @@ func build(spec *v1alpha1.DHCPServerSpec) (*Model, error) {
 		dns = append(dns, addr.AsSlice()...)
 		dnsServers = append(dnsServers, addr)
 	}
-	if len(dns) > maxOption {
-		return nil, fmt.Errorf("networkConfig.dnsServers: has %d entries, and the option holds %d", len(dnsServers), maxOption/4)
+	if len(dns) > dhcpoption.MaxBytes {
+		return nil, fmt.Errorf("networkConfig.dnsServers: has %d entries, and the option holds %d", len(dnsServers), dhcpoption.MaxBytes/4)
 	}
 
 	if err := m.buildPool(spec, gateway, dnsServers); err != nil {
@@ -152,11 +153,10 @@ func (m *Model) buildPool(spec *v1alpha1.DHCPServerSpec, gateway netip.Addr, dns
 		}
 		m.pool.remove(from, to)
 	}
+	// Nothing may be left: an apps range that an attachment lays over the whole pool must not cost the clients that
+	// have reservations their DHCP, nor those that have leases what else is configured.
 	for _, addr := range dnsServers {
 		m.pool.remove(addr, addr)
-	}
-	if m.pool.size == 0 {
-		return fmt.Errorf("leaseConfig: every address of the pool %s-%s is excluded", first, last)
 	}
 	if lease.LeaseTime != "" {
 		if m.leaseTime, err = time.ParseDuration(lease.LeaseTime); err != nil {
@@ -183,12 +183,12 @@ func (m *Model) buildReservations(spec *v1alpha1.DHCPServerSpec, gateway netip.A
 		if _, dup := m.reservations[mac]; dup {
 			return fmt.Errorf("%s.mac: %s has a reservation already", field, mac)
 		}
-		if r.Hostname != "" {
-			if err := checkDomain(r.Hostname); err != nil {
+		kept := reservation{hostname: v1alpha1.NormalizeDomain(r.Hostname)}
+		if kept.hostname != "" {
+			if err := dhcpoption.CheckName(kept.hostname); err != nil {
 				return fmt.Errorf("%s.hostname: %w", field, err)
 			}
 		}
-		kept := reservation{hostname: r.Hostname}
 		if r.IP != "" {
 			if kept.addr, err = m.host(field+".ip", r.IP); err != nil {
 				return err
@@ -226,7 +226,7 @@ func (m *Model) buildOptions(spec *v1alpha1.DHCPServerSpec, gateway netip.Addr, 
 			return fmt.Errorf("%s.code: %d is not the code of an option", field, option.Code)
 		}
 		code := uint8(option.Code)
-		value, err := encodeOption(code, option.Value)
+		value, err := dhcpoption.Encode(code, option.Value)
 		if err != nil {
 			return fmt.Errorf("%s: option %d: %w", field, code, err)
 		}
@@ -236,10 +236,9 @@ func (m *Model) buildOptions(spec *v1alpha1.DHCPServerSpec, gateway netip.Addr, 
 		set[code] = i
 		values[code] = value
 	}
-	for _, code := range []uint8{optRoutes, optRoutesMicrosoft} {
-		// Who takes option 121 ignores the router option (RFC 3442).
-		if value, ok := values[code]; ok && !hasDefaultRoute(value) {
-			values[code] = appendRoute(slices.Clip(value), netip.PrefixFrom(netip.IPv4Unspecified(), 0), gateway)
+	for _, code := range []uint8{dhcpoption.Routes, dhcpoption.RoutesMicrosoft} {
+		if value, ok := values[code]; ok {
+			values[code] = dhcpoption.WithDefaultRoute(value, gateway)
 		}
 	}
 	m.options = make(map[uint8][]byte, len(values))

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/densityops/oooi/api/dhcpoption"
 )
 
 // Limits of what one object may ask for.
@@ -20,10 +22,8 @@ const (
 	maxLeaseTime  = 365 * 24 * time.Hour
 	// minMTU is the least that an IPv4 link must carry (RFC 2132 section 5.1).
 	minMTU = 68
-	// maxOptionBytes is what one DHCP option can carry (RFC 2132 section 2).
-	maxOptionBytes = 255
-	// maxSplitBytes is what an option may carry that is split over several (RFC 3396).
-	maxSplitBytes = 1024
+	// maxOptionAddresses is how many addresses one DHCP option carries.
+	maxOptionAddresses = dhcpoption.MaxBytes / 4
 	// maxDomainLength leaves room for the longest of the five names, konnectivity.<domain>, in the
 	// 253 characters of a DNS name (RFC 1035 section 2.3.4).
 	maxDomainLength = 253 - len("konnectivity.")
@@ -196,7 +196,7 @@ func (c *checker) upstreams(values []string, components *InfraComponents) {
 		component = ComponentDHCP
 	}
 	seen := map[netip.AddrPort]int{}
-	resolvConf := -1
+	resolvConf, advertised := -1, 0
 	for n, value := range values {
 		field := fmt.Sprintf("spec.networkConfig.dnsServers[%d]", n)
 		if value == "resolv.conf" {
@@ -215,6 +215,10 @@ func (c *checker) upstreams(values []string, components *InfraComponents) {
 			}
 			upstream = netip.AddrPortFrom(addr, 53)
 		}
+		if upstream.Addr().Is4() && upstream.Port() == 53 {
+			advertised++
+		}
+		upstream = netip.AddrPortFrom(upstream.Addr().Unmap(), upstream.Port())
 		addr := upstream.Addr()
 		switch first, dup := seen[upstream]; {
 		case dup:
@@ -222,10 +226,14 @@ func (c *checker) upstreams(values []string, components *InfraComponents) {
 			continue
 		case addr.IsUnspecified() || addr.IsMulticast() || addr.Zone() != "" || upstream.Port() == 0:
 			c.add(component, ReasonInvalid, field, "%q is not an address that can be asked: give a resolver's own address, and a port of 1 to 65535", value)
-		case c.isServer(ComponentDNS, addr) && upstream.Port() == 53:
+		case c.isServer(ComponentDNS, addr):
 			c.add(component, ReasonInvalid, field, "%s is this Infra's own DNS server, so queries would run in circles: give the resolver above it", addr)
 		}
 		seen[upstream] = n
+	}
+	if component == ComponentDHCP && advertised > maxOptionAddresses {
+		c.add(component, ReasonInvalid, "spec.networkConfig.dnsServers",
+			"has %d addresses, DNS is disabled, and the DHCP option that tells clients of them holds %d: remove some", advertised, maxOptionAddresses)
 	}
 }
 
@@ -291,14 +299,10 @@ func (c *checker) dhcp(d *DHCPComponent) {
 		}
 		seen[addr] = n
 	}
-	if most := maxOptionBytes / 4; len(d.NTPServers) > most {
-		c.add(ComponentDHCP, ReasonInvalid, field+"ntpServers", "has %d entries, and a DHCP option holds %d: remove some", len(d.NTPServers), most)
+	if len(d.NTPServers) > maxOptionAddresses {
+		c.add(ComponentDHCP, ReasonInvalid, field+"ntpServers", "has %d entries, and a DHCP option holds %d: remove some", len(d.NTPServers), maxOptionAddresses)
 	}
-	for n, value := range d.SearchDomains {
-		if err := checkDomain(NormalizeDomain(value)); err != nil {
-			c.add(ComponentDHCP, ReasonInvalid, fmt.Sprintf("%ssearchDomains[%d]", field, n), "%q is not a DNS name: %s", value, err)
-		}
-	}
+	c.searchDomains(d.SearchDomains)
 	c.reservations(d)
 }
 

@@ -3,6 +3,7 @@ package v1alpha1
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -109,6 +110,18 @@ func TestInfraValidate(t *testing.T) {
 		{"lease of a year", func(i *Infra) { i.Spec.InfraComponents.DHCP.LeaseTime = "8760h" }, nil},
 		{"lease longer", func(i *Infra) { i.Spec.InfraComponents.DHCP.LeaseTime = "8760h1s" }, []string{"dhcp Invalid " + dhcp + "leaseTime: "}},
 		{"upstream is ourselves", func(i *Infra) { i.Spec.NetworkConfig.DNSServers = []string{"192.0.2.3"} }, []string{"dns Invalid spec.networkConfig.dnsServers[0]: 192.0.2.3 is this Infra's own DNS server"}},
+		{"upstream is ourselves on another port", func(i *Infra) { i.Spec.NetworkConfig.DNSServers = []string{"192.0.2.3:5353", "::ffff:192.0.2.3"} }, []string{
+			"dns Invalid spec.networkConfig.dnsServers[0]: 192.0.2.3 is this Infra's own DNS server", "dns Invalid spec.networkConfig.dnsServers[1]: 192.0.2.3 is this Infra's own DNS server",
+		}},
+		{"64 resolvers", func(i *Infra) { i.Spec.NetworkConfig.DNSServers = resolvers(64) }, nil},
+		{"64 resolvers for DHCP to name", func(i *Infra) {
+			i.Spec.InfraComponents.DNS.Enabled = &off
+			i.Spec.NetworkConfig.DNSServers = resolvers(64)
+		}, []string{"dhcp Invalid spec.networkConfig.dnsServers: has 64 addresses, DNS is disabled, and the DHCP option that tells clients of them holds 63: remove some"}},
+		{"64 resolvers, one of them not for DHCP to name", func(i *Infra) {
+			i.Spec.InfraComponents.DNS.Enabled = &off
+			i.Spec.NetworkConfig.DNSServers = append(resolvers(63), "198.51.100.200:5353")
+		}, nil},
 		{"upstreams twice", func(i *Infra) {
 			i.Spec.NetworkConfig.DNSServers = []string{"198.51.100.1", "198.51.100.1:53", "resolv.conf", "resolv.conf"}
 		}, []string{"dns Invalid spec.networkConfig.dnsServers[1]: ", "dns Invalid spec.networkConfig.dnsServers[3]: "}},
@@ -133,6 +146,21 @@ func TestInfraValidate(t *testing.T) {
 			"dhcp Invalid " + dhcp + `options[6].code: option 61 cannot be set here`,
 			"dhcp Invalid " + dhcp + `options[7].value: option 43: "0x1" is not bytes in hexadecimal`,
 		}},
+		{"routes that are none", func(i *Infra) {
+			i.Spec.InfraComponents.DHCP.Options = []DHCPOption{{121, "198.51.100.0/24"}, {249, "192.0.2.9"}, {119, "a..b"}}
+		}, []string{
+			"dhcp Invalid " + dhcp + `options[0].value: option 121: "198.51.100.0/24" is not a route: write a CIDR and a gateway`,
+			"dhcp Invalid " + dhcp + `options[1].value: option 249: "192.0.2.9" is not a route: write a CIDR and a gateway`,
+			"dhcp Invalid " + dhcp + `options[2].value: option 119: "a..b" is not a domain name`,
+		}},
+		{"search domains that just fit", func(i *Infra) { i.Spec.InfraComponents.DHCP.SearchDomains = slices.Repeat([]string{"example.com"}, 78) }, nil},
+		{"search domains that don't", func(i *Infra) { i.Spec.InfraComponents.DHCP.SearchDomains = slices.Repeat([]string{"example.com"}, 79) }, []string{
+			"dhcp Invalid " + dhcp + "searchDomains: option 119: has 1027 bytes, and an option holds 1024: shorten it",
+		}},
+		{"a search domain like hexadecimal", func(i *Infra) { i.Spec.InfraComponents.DHCP.SearchDomains = []string{"0xab"} }, []string{
+			"dhcp Invalid " + dhcp + `searchDomains[0]: "0xab" would be taken for bytes in hexadecimal: write a dot at its end`,
+		}},
+		{"search domains that begin like it", func(i *Infra) { i.Spec.InfraComponents.DHCP.SearchDomains = []string{"0xab.example.com", "0xab"} }, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			i := goodInfra()
@@ -140,6 +168,15 @@ func TestInfraValidate(t *testing.T) {
 			compare(t, i.Validate(), tc.want)
 		})
 	}
+}
+
+// resolvers are as many addresses.
+func resolvers(n int) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf("198.51.100.%d", i+1)
+	}
+	return all
 }
 
 // compare wants each problem to start with its line, and none besides.
