@@ -233,6 +233,10 @@ func (p *publisher) applyDHCP(ctx context.Context, c *Children) {
 		p.dhcp.stop()
 		return
 	}
+	if p.server.leases == nil {
+		p.dhcp.refuse(p.server.leasesProblem)
+		return
+	}
 	model, err := dhcpserver.Build(c.DHCP)
 	if err != nil {
 		p.dhcp.refuse(err)

@@ -72,6 +72,8 @@ type Server struct {
 	cfg    Config
 	xds    *xds.Server
 	leases *dhcpserver.Bolt
+	// leasesProblem is why there are none to work with: DHCP is not served then.
+	leasesProblem error
 	// metrics of the xDS server; each Infra has a registry of its own.
 	metrics *prometheus.Registry
 
@@ -86,7 +88,8 @@ type Server struct {
 	xdsReady   bool
 }
 
-// New opens the leases. Close the Server when Run has returned.
+// New opens the leases. A lease file that cannot be opened takes DHCP out of service, not the other servers. Close the
+// Server when Run has returned.
 func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg:        cfg,
@@ -100,11 +103,10 @@ func New(cfg Config) (*Server, error) {
 		if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
 			return nil, fmt.Errorf("state folder %s: %w: choose another one with --state-dir", cfg.StateDir, err)
 		}
-		leases, err := dhcpserver.OpenBolt(filepath.Join(cfg.StateDir, "leases.db"))
-		if err != nil {
-			return nil, err
+		s.leases, s.leasesProblem = dhcpserver.OpenBolt(filepath.Join(cfg.StateDir, "leases.db"))
+		if s.leasesProblem != nil {
+			cfg.Log.Error("DHCP is not served, the other servers are", "error", s.leasesProblem)
 		}
-		s.leases = leases
 	}
 	return s, nil
 }

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -171,6 +173,19 @@ func TestEachNewNameWaitsForItsOwnRoute(t *testing.T) {
 	}
 }
 
+func TestLeaseFileThatCannotBeOpenedTakesOnlyDHCP(t *testing.T) {
+	state := t.TempDir()
+	if err := os.WriteFile(filepath.Join(state, "leases.db"), []byte("this is no lease file"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := startWith(t, "127.0.40.0/24", state)
+	s.Apply([]Children{s.children("a")})
+	s.awaitAnswer("api.a.example.com.", "127.0.40.4")
+	if st := s.State()[0]; st.DHCP == nil || st.DHCP.Ready || !strings.Contains(st.DHCP.Message, "leases.db") {
+		t.Errorf("state of DHCP: %+v", st.DHCP)
+	}
+}
+
 // site is a Server with what a test asks of it.
 type site struct {
 	*Server
@@ -180,6 +195,11 @@ type site struct {
 
 func start(t *testing.T, cidr string) *site {
 	t.Helper()
+	return startWith(t, cidr, t.TempDir())
+}
+
+func startWith(t *testing.T, cidr, stateDir string) *site {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -188,7 +208,7 @@ func start(t *testing.T, cidr string) *site {
 	_ = l.Close()
 	server, err := New(Config{
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Roles: []Role{RoleXDS, RoleDNS, RoleDHCP},
-		XDSListen: xdsListen, StateDir: t.TempDir(), PortOffset: portOffset, LeasesChanged: func() {},
+		XDSListen: xdsListen, StateDir: stateDir, PortOffset: portOffset, LeasesChanged: func() {},
 	})
 	if err != nil {
 		t.Fatal(err)
