@@ -31,10 +31,11 @@ var onVLAN = map[string]string{
 }
 
 func (n *network) start(ctx context.Context) error {
-	for _, role := range []string{"switch", "pod", "worker-a", "worker-b", "stranger", "cluster", "client"} {
-		if err := n.clear(ctx, n.host(role)); err != nil {
-			return err
-		}
+	roles := []string{"switch", "pod", "worker-a", "worker-b", "stranger", "cluster", "client"}
+	if err := n.clear(ctx, roles); err != nil {
+		return err
+	}
+	for _, role := range roles {
 		if err := n.add(ctx, n.host(role)); err != nil {
 			return err
 		}
@@ -93,20 +94,30 @@ func (n *network) add(ctx context.Context, h stack.Host) error {
 	return ip(ctx, "-n "+string(h)+" link set lo up")
 }
 
-// clear removes a namespace that a killed lab of the same name left behind. One with processes in it is another
-// lab's.
-func (n *network) clear(ctx context.Context, h stack.Host) error {
-	if _, err := os.Stat(filepath.Join("/run/netns", string(h))); errors.Is(err, fs.ErrNotExist) {
-		return nil
+// clear removes the namespaces that a killed lab of the same name left behind. If there is a process in any of
+// them they are another lab's, and stay.
+func (n *network) clear(ctx context.Context, roles []string) error {
+	var left []stack.Host
+	for _, role := range roles {
+		h := n.host(role)
+		if _, err := os.Stat(filepath.Join("/run/netns", string(h))); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		pids, err := stack.Host("").Run(ctx, "ip", "netns", "pids", string(h))
+		if err != nil {
+			return err
+		}
+		if pids != "" {
+			return fmt.Errorf("network namespace %s is in use by the processes %s: does another lab run?", h, strings.Join(strings.Fields(pids), " "))
+		}
+		left = append(left, h)
 	}
-	pids, err := stack.Host("").Run(ctx, "ip", "netns", "pids", string(h))
-	if err != nil {
-		return err
+	for _, h := range left {
+		if err := ip(ctx, "netns delete "+string(h)); err != nil {
+			return err
+		}
 	}
-	if pids != "" {
-		return fmt.Errorf("network namespace %s is in use by the processes %s: does another lab run?", h, strings.Join(strings.Fields(pids), " "))
-	}
-	return ip(ctx, "netns delete "+string(h))
+	return nil
 }
 
 // stop removes the namespaces, and with them their links.
