@@ -119,7 +119,9 @@ func (s *site) on(v vlan, text string) string {
 func (s *site) page(t *testing.T, v vlan) string { return s.on(v, exampleFile(t, "infra.yaml")) }
 
 // neighbours are what HyperShift and Cluster API write for the example's two clusters, and the Services.
-func (s *site) neighbours(t *testing.T, v vlan) string { return s.on(v, exampleFile(t, "neighbours.yaml")) }
+func (s *site) neighbours(t *testing.T, v vlan) string {
+	return s.on(v, exampleFile(t, "neighbours.yaml"))
+}
 
 func exampleFile(t *testing.T, name string) string {
 	t.Helper()
@@ -220,6 +222,15 @@ func (p *process) ready(ctx context.Context) error {
 	}
 	_, err := p.Get(ctx, "/readyz")
 	return err
+}
+
+// restart stops the process and starts it again.
+func (p *process) restart(t *testing.T) {
+	t.Helper()
+	if err := p.run.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	p.start(t)
 }
 
 // kill ends the process at once, as a crash would.
