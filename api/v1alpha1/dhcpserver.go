@@ -7,11 +7,13 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=dhcpservers,singular=dhcpserver,shortName=dhcpserver
+// +kubebuilder:printcolumn:name="VLAN",type=string,JSONPath=`.spec.networkConfig.networkAttachmentName`
 // +kubebuilder:printcolumn:name="Server",type=string,JSONPath=`.spec.networkConfig.serverIP`
 // +kubebuilder:printcolumn:name="First",type=string,JSONPath=`.spec.leaseConfig.rangeStart`
 // +kubebuilder:printcolumn:name="Last",type=string,JSONPath=`.spec.leaseConfig.rangeEnd`
 // +kubebuilder:printcolumn:name="Active",type=integer,JSONPath=`.status.activeLeases`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type DHCPServer struct {
 	metav1.TypeMeta   `json:",inline"`

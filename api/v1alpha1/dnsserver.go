@@ -7,10 +7,12 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=dnsservers,singular=dnsserver,shortName=dns
+// +kubebuilder:printcolumn:name="VLAN",type=string,JSONPath=`.spec.networkConfig.networkAttachmentName`
 // +kubebuilder:printcolumn:name="Server",type=string,JSONPath=`.spec.networkConfig.serverIP`
-// +kubebuilder:printcolumn:name="VLAN",type=string,JSONPath=`.spec.networkConfig.secondaryNetworkCIDR`
+// +kubebuilder:printcolumn:name="CIDR",type=string,JSONPath=`.spec.networkConfig.secondaryNetworkCIDR`
 // +kubebuilder:printcolumn:name="Proxy",type=string,JSONPath=`.spec.networkConfig.proxyIP`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type DNSServer struct {
 	metav1.TypeMeta   `json:",inline"`

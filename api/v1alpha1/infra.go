@@ -12,7 +12,7 @@ import (
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=infras,singular=infra,shortName=infra
 // +kubebuilder:printcolumn:name="CIDR",type=string,JSONPath=`.spec.networkConfig.cidr`
-// +kubebuilder:printcolumn:name="NAD",type=string,JSONPath=`.spec.networkConfig.networkAttachmentDefinition`
+// +kubebuilder:printcolumn:name="VLAN",type=string,JSONPath=`.spec.networkConfig.networkAttachmentDefinition`
 // +kubebuilder:printcolumn:name="DHCP",type=string,JSONPath=`.spec.infraComponents.dhcp.serverIP`
 // +kubebuilder:printcolumn:name="DNS",type=string,JSONPath=`.spec.infraComponents.dns.serverIP`
 // +kubebuilder:printcolumn:name="Proxy",type=string,JSONPath=`.spec.infraComponents.proxy.serverIP`

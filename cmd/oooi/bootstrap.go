@@ -2,6 +2,7 @@ package main
 
 import (
 	"net"
+	"net/netip"
 	"os"
 	"strconv"
 	"strings"
@@ -29,8 +30,12 @@ established connections of an attachment that was removed or left out live on (E
 			if err != nil {
 				return err
 			}
-			if _, _, err := splitAddress("--admin-address", admin); err != nil {
+			adminHost, _, err := splitAddress("--admin-address", admin)
+			if err != nil {
 				return err
+			}
+			if _, err := netip.ParseAddr(adminHost); err != nil {
+				return usageError("--admin-address %q has a name; Envoy binds an IP address", admin)
 			}
 			if nodeID == "" {
 				if nodeID, err = os.Hostname(); err != nil {

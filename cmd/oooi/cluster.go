@@ -151,6 +151,9 @@ func (c *cluster) apply(children []kube.Children) {
 		all[i] = serve.Children{Infra: k.Infra.String(), DHCP: k.DHCP, DNS: k.DNS, Proxy: k.Proxy}
 	}
 	c.server.Apply(all)
+	if err := c.settings.serving(c.server.State()); err != nil {
+		c.log.Warn("nothing is served", "error", err)
+	}
 }
 
 // reports say what the servers of this process do.
@@ -225,7 +228,7 @@ func (c *cluster) web() *web {
 func (c *cluster) ready() error {
 	if c.server != nil {
 		// A hub that cannot reach the API must not take the servers out of service.
-		return c.server.Ready()
+		return c.settings.ready(c.server)
 	}
 	return c.hub.Ready()
 }

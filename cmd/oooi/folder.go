@@ -62,7 +62,7 @@ func newFolder(log *slog.Logger, s *settings, server *serve.Server, source *file
 // web is the HTTP endpoints of this process.
 func (f *folder) web() *web {
 	return &web{
-		ready:  f.server.Ready,
+		ready:  func() error { return f.settings.ready(f.server) },
 		result: f.result.Load,
 		status: func() statusReport {
 			infras, orphans := f.report()
@@ -124,6 +124,9 @@ func (f *folder) plan(ctx context.Context, objects plan.Objects) {
 		}
 	}
 	f.server.Apply(all)
+	if err := f.settings.serving(f.server.State()); err != nil {
+		f.log.Warn("nothing is served", "error", err)
+	}
 	f.report()
 }
 

@@ -68,7 +68,12 @@ func newRoot() *cobra.Command {
 		SilenceErrors:     true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 		Args:              noArgs,
-		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		// Wrong values of flags that every command has are wrong usage of every command.
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := newLog(cmd)
+			return err
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
 	root.PersistentFlags().String("log-format", "text", "format of the logs on stderr: text or json")

@@ -39,6 +39,22 @@ type settings struct {
 
 const roleReconcile = "reconcile"
 
+// serving is nil while the Infra that --infra names is among those that are served.
+func (s *settings) serving(states []serve.InfraState) error {
+	if s.infra == "" || slices.ContainsFunc(states, func(st serve.InfraState) bool { return st.Infra == s.infra }) {
+		return nil
+	}
+	return fmt.Errorf("Infra %s does not exist yet, or asks for nothing: check --infra", s.infra)
+}
+
+// ready says of a server whether it serves what it was told to.
+func (s *settings) ready(server *serve.Server) error {
+	if err := server.Ready(); err != nil {
+		return err
+	}
+	return s.serving(server.State())
+}
+
 func newServe() *cobra.Command {
 	var f serveFlags
 	cmd := &cobra.Command{

@@ -35,7 +35,7 @@ func FromChildren(key types.NamespacedName, dns *v1alpha1.DNSServer, proxy *v1al
 		}
 		for _, text := range b.SourcePrefixRanges {
 			if prefix, err := netip.ParsePrefix(text); err == nil {
-				a.Sources = append(a.Sources, Source{Claim: Claim{Address: prefix.Addr(), Attachment: b.Attachment}})
+				a.Sources = append(a.Sources, Source{Claim: Claim{Address: prefix.Addr(), Attachment: a.Key()}})
 			}
 		}
 	}

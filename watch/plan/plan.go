@@ -109,9 +109,10 @@ type Source struct {
 
 // Claim is one Machine's claim on an address.
 type Claim struct {
-	Address netip.Addr
-	// Attachment by name, and the Machine with its UID.
-	Attachment, Machine, UID string
+	Address    netip.Addr
+	Attachment types.NamespacedName
+	// The Machine: its namespace, name and UID.
+	Namespace, Machine, UID string
 }
 
 // Plan decides what is served and why the rest is not.
@@ -122,14 +123,16 @@ func Plan(in Input) *Result {
 	for _, infra := range w.infras {
 		refuseTooMany(infra, in.Limits.Attachments, len(infra.Attachments), "attachments")
 	}
-	findNeighbours(w.infras)
+	networks := findNetworks(w.infras)
 	refuseSharedAddresses(w.infras)
 	for _, infra := range w.infras {
 		leaveOutConflicts(infra)
 	}
 	refuseAppsRanges(w.infras)
+	for _, network := range networks {
+		discoverSources(network, w, in.Leases)
+	}
 	for _, infra := range w.infras {
-		discoverSources(infra, w, in.Leases[infra.Key()])
 		refuseTooMany(infra, in.Limits.Sources, countSources(infra), "sources")
 		for _, a := range infra.Attachments {
 			resolveTargets(a, w)

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/densityops/oooi/api/hypershift"
 	"github.com/densityops/oooi/api/v1alpha1"
@@ -20,64 +21,90 @@ type member struct {
 	shown   []netip.Addr
 }
 
-// discoverSources finds the sources of each attachment: what its Machines show inside the CIDR, and for a
-// Machine that shows nothing there, what it last showed (product rules 10 and 11).
+// claimant is one attachment of a network with its Machines.
+type claimant struct {
+	*Attachment
+	infra    *Infra
+	reserved map[netip.Addr]bool // addresses of its Infra that no worker has
+	members  []member
+}
+
+// isWorker tells whether an address can be a worker's.
+func (c *claimant) isWorker(address netip.Addr) bool {
+	return c.infra.cidr.Contains(address) && !c.reserved[address]
+}
+
+// discoverSources finds the sources of each attachment of the Infras on one network: what its Machines show inside the
+// CIDR, and for a Machine that shows nothing there, what it last showed (product rules 10 and 11).
 //
 // An attachment that is left out takes part: its claims make an address disputed all the same, and its
 // memory must outlive the conflict.
-func discoverSources(infra *Infra, w *index, leases []Lease) {
-	live := make(map[netip.Addr]string, len(leases))
-	for _, l := range leases {
-		live[l.Address] = normalizeMAC(l.MAC)
-	}
-	reserved := map[netip.Addr]bool{}
-	for _, r := range reservedAddresses(infra) {
-		reserved[r.address] = true
-	}
-
-	members := make([][]member, len(infra.Attachments))
-	shown := map[netip.Addr]bool{}
-	for i, a := range infra.Attachments {
-		members[i] = findMembers(a, w, infra.cidr, reserved)
-		macs := macsByAddress(w.vmis[a.Object.ControlPlaneNamespace()])
-		last := lastMACs(a.Object.Status.Sources)
-		for _, m := range members[i] {
-			for _, address := range m.shown {
-				shown[address] = true
-				claim := Claim{address, a.Object.Name, m.machine.Name, m.machine.UID}
-				// The lease comes last: a Machine may show an address that another MAC has got meanwhile.
-				mac := cmp.Or(macs[address], last[Claim{Address: address, Machine: claim.Machine, UID: claim.UID}], live[address])
-				a.Sources = append(a.Sources, Source{Claim: claim, MAC: mac})
-			}
+func discoverSources(network []*Infra, w *index, leases map[types.NamespacedName][]Lease) {
+	live := map[netip.Addr]string{}
+	var claimants []*claimant
+	for _, infra := range network {
+		for _, l := range leases[infra.Key()] {
+			live[l.Address] = normalizeMAC(l.MAC)
+		}
+		reserved := map[netip.Addr]bool{}
+		for _, r := range reservedAddresses(infra) {
+			reserved[r.address] = true
+		}
+		for _, a := range infra.Attachments {
+			c := &claimant{Attachment: a, infra: infra, reserved: reserved}
+			c.findMembers(w)
+			claimants = append(claimants, c)
 		}
 	}
-	for i, a := range infra.Attachments {
-		recall(a, members[i], w, shown, live, func(address netip.Addr) bool { return infra.cidr.Contains(address) && !reserved[address] })
+	shown := map[netip.Addr]bool{}
+	for _, c := range claimants {
+		c.claimShown(w, shown, live)
 	}
-	dropDisputed(infra)
-	for _, a := range infra.Attachments {
-		slices.SortFunc(a.Sources, func(x, y Source) int {
+	for _, c := range claimants {
+		c.recall(w, shown, live)
+	}
+	dropDisputed(claimants)
+	for _, c := range claimants {
+		slices.SortFunc(c.Sources, func(x, y Source) int {
 			return cmp.Or(x.Address.Compare(y.Address), cmp.Compare(x.Machine, y.Machine))
 		})
-		for _, s := range a.Sources {
-			a.Status.Sources = append(a.Status.Sources, v1alpha1.Source{
+		for _, s := range c.Sources {
+			c.Status.Sources = append(c.Status.Sources, v1alpha1.Source{
 				Machine: s.Machine, UID: s.UID, Address: s.Address.String(), MAC: s.MAC,
 			})
 		}
 	}
 }
 
+// claimShown claims what the Machines show, and notes it in shown.
+func (c *claimant) claimShown(w *index, shown map[netip.Addr]bool, live map[netip.Addr]string) {
+	macs := macsByAddress(w.vmis[c.Object.ControlPlaneNamespace()])
+	last := lastMACs(c.Object.Status.Sources)
+	for _, m := range c.members {
+		for _, address := range m.shown {
+			shown[address] = true
+			claim := c.claim(address, m.machine.Name, m.machine.UID)
+			// The lease comes last: a Machine may show an address that another MAC has got meanwhile.
+			mac := cmp.Or(macs[address], last[memory{address, claim.Machine, claim.UID}], live[address])
+			c.Sources = append(c.Sources, Source{Claim: claim, MAC: mac})
+		}
+	}
+}
+
+func (c *claimant) claim(address netip.Addr, machine, uid string) Claim {
+	return Claim{Address: address, Attachment: c.Key(), Namespace: c.Object.ControlPlaneNamespace(), Machine: machine, UID: uid}
+}
+
 // findMembers finds the Machines of an attachment by its NodePools, sets the attachment's SourcesDiscovered
-// condition when there is nothing to find, and notes whether a worker is a KubeVirt one.
-func findMembers(a *Attachment, w *index, cidr netip.Prefix, reserved map[netip.Addr]bool) []member {
+// condition as if none of them had an address, and notes whether a worker is a KubeVirt one.
+func (a *claimant) findMembers(w *index) {
 	pools := w.nodePools[a.hostedCluster]
 	if len(pools) == 0 {
 		a.sourcesMissing(v1alpha1.ReasonNoNodePools, fmt.Sprintf(
 			"no NodePool in namespace %s names the HostedCluster %s", a.hostedCluster.Namespace, a.hostedCluster.Name))
-		return nil
+		return
 	}
 	namespace := a.Object.ControlPlaneNamespace()
-	var members []member
 	var seen []string
 	for _, pool := range pools {
 		for _, machine := range w.machines[namespace][pool.Namespace+"/"+pool.Name] {
@@ -87,7 +114,7 @@ func findMembers(a *Attachment, w *index, cidr netip.Prefix, reserved map[netip.
 				if err != nil {
 					continue // a host name
 				}
-				if cidr.Contains(address) && !reserved[address] {
+				if a.isWorker(address) {
 					m.shown = append(m.shown, address)
 				} else {
 					seen = append(seen, text)
@@ -96,39 +123,38 @@ func findMembers(a *Attachment, w *index, cidr netip.Prefix, reserved map[netip.
 			// CAPK shows each address as an internal and an external one.
 			slices.SortFunc(m.shown, netip.Addr.Compare)
 			m.shown = slices.Compact(m.shown)
-			members = append(members, m)
+			a.members = append(a.members, m)
 			if pool.Spec.Platform.Type == hypershift.KubeVirtPlatform {
 				a.kubeVirt = true
 			}
 		}
 	}
 	switch {
-	case len(members) == 0:
+	case len(a.members) == 0:
 		a.sourcesMissing(v1alpha1.ReasonNoMachines, fmt.Sprintf(
 			"no Machine in namespace %s carries the annotation %s of a NodePool of HostedCluster %s",
 			namespace, hypershift.NodePoolAnnotation, a.hostedCluster))
 	case len(seen) == 0:
-		a.sourcesMissing(v1alpha1.ReasonNoAddresses, fmt.Sprintf("none of %d Machines in namespace %s shows an address yet", len(members), namespace))
+		a.sourcesMissing(v1alpha1.ReasonNoAddresses, fmt.Sprintf("none of %d Machines in namespace %s shows an address yet", len(a.members), namespace))
 	default:
 		slices.Sort(seen)
 		seen = slices.Compact(seen)
 		a.sourcesMissing(v1alpha1.ReasonNoneInCIDR, fmt.Sprintf(
-			"no address that the Machines in namespace %s show is a worker address of %s; seen: %s", namespace, cidr, abridge(seen)))
+			"no address that the Machines in namespace %s show is a worker address of %s; seen: %s", namespace, a.infra.cidr, abridge(seen)))
 	}
-	return members
 }
 
 // recall gives back to each Machine that shows no address of the VLAN those that it showed last,
 // unless another Machine shows one of them, a live lease of another MAC holds it, or it is no worker address of the VLAN
 // any more.
-func recall(a *Attachment, members []member, w *index, shown map[netip.Addr]bool, live map[netip.Addr]string, isWorker func(netip.Addr) bool) {
+func (a *claimant) recall(w *index, shown map[netip.Addr]bool, live map[netip.Addr]string) {
 	remembered := a.Object.Status.Sources
 	if len(remembered) == 0 {
 		return
 	}
 	type identity struct{ name, uid string }
 	silent := map[identity]bool{}
-	for _, m := range members {
+	for _, m := range a.members {
 		if len(m.shown) == 0 {
 			silent[identity{m.machine.Name, m.machine.UID}] = true
 		}
@@ -136,7 +162,7 @@ func recall(a *Attachment, members []member, w *index, shown map[netip.Addr]bool
 	var macs map[string][]string
 	for _, r := range remembered {
 		address, err := netip.ParseAddr(r.Address)
-		if err != nil || !silent[identity{r.Machine, r.UID}] || shown[address] || !isWorker(address) {
+		if err != nil || !silent[identity{r.Machine, r.UID}] || shown[address] || !a.isWorker(address) {
 			continue
 		}
 		mac := normalizeMAC(r.MAC)
@@ -151,7 +177,7 @@ func recall(a *Attachment, members []member, w *index, shown map[netip.Addr]bool
 			mac = holder
 		}
 		a.Sources = append(a.Sources, Source{
-			Claim:      Claim{address, a.Object.Name, r.Machine, r.UID},
+			Claim:      a.claim(address, r.Machine, r.UID),
 			MAC:        mac,
 			Remembered: true,
 		})
@@ -159,55 +185,46 @@ func recall(a *Attachment, members []member, w *index, shown map[netip.Addr]bool
 }
 
 // dropDisputed takes every address that Machines of two attachments claim from all of them.
-func dropDisputed(infra *Infra) {
+func dropDisputed(claimants []*claimant) {
 	owner := map[netip.Addr]Claim{}
-	infra.Disputed = map[netip.Addr][]Claim{}
-	for _, a := range infra.Attachments {
-		for _, s := range a.Sources {
+	disputed := map[netip.Addr][]Claim{}
+	for _, c := range claimants {
+		for _, s := range c.Sources {
 			first, claimed := owner[s.Address]
 			switch {
 			case !claimed:
 				owner[s.Address] = s.Claim
-			case first.Attachment != s.Attachment && !sameMachine(infra, first, s.Claim):
-				if infra.Disputed[s.Address] == nil {
-					infra.Disputed[s.Address] = []Claim{first}
+			case first.Attachment != s.Attachment && !first.sameMachine(s.Claim):
+				if disputed[s.Address] == nil {
+					disputed[s.Address] = []Claim{first}
 				}
-				infra.Disputed[s.Address] = append(infra.Disputed[s.Address], s.Claim)
+				disputed[s.Address] = append(disputed[s.Address], s.Claim)
 			}
 		}
 	}
-	if len(infra.Disputed) == 0 {
+	if len(disputed) == 0 {
 		return
 	}
-	for _, a := range infra.Attachments {
-		kept := a.Sources[:0]
-		for _, s := range a.Sources {
-			if infra.Disputed[s.Address] == nil {
-				kept = append(kept, s)
+	for _, c := range claimants {
+		kept := c.Sources[:0]
+		for _, s := range c.Sources {
+			if claims := disputed[s.Address]; claims != nil {
+				c.infra.Disputed[s.Address] = claims
+				continue
 			}
+			kept = append(kept, s)
 		}
-		if len(kept) == 0 && len(a.Sources) > 0 {
-			a.sourcesMissing(v1alpha1.ReasonDuplicateSourceIP, "every address of its Machines is also shown by a Machine of another attachment")
+		if len(kept) == 0 && len(c.Sources) > 0 {
+			c.sourcesMissing(v1alpha1.ReasonDuplicateSourceIP, "every address of its Machines is also shown by a Machine of another attachment")
 		}
-		a.Sources = kept
+		c.Sources = kept
 	}
 }
 
 // sameMachine tells whether two claims are one Machine seen through two attachments of one control plane, which
 // is a conflict of the attachments and not of the address.
-func sameMachine(infra *Infra, x, y Claim) bool {
-	if x.Machine != y.Machine || x.UID != y.UID {
-		return false
-	}
-	namespace := func(name string) string {
-		for _, a := range infra.Attachments {
-			if a.Object.Name == name {
-				return a.Object.ControlPlaneNamespace()
-			}
-		}
-		return ""
-	}
-	return namespace(x.Attachment) == namespace(y.Attachment)
+func (c Claim) sameMachine(o Claim) bool {
+	return c.Namespace == o.Namespace && c.Machine == o.Machine && c.UID == o.UID
 }
 
 // sourcesMissing notes why the attachment has no source; it only counts when none is found in the end.
@@ -239,11 +256,17 @@ func macsByName(vmis []*VirtualMachineInstance) map[string][]string {
 	return macs
 }
 
-func lastMACs(remembered []v1alpha1.Source) map[Claim]string {
-	macs := make(map[Claim]string, len(remembered))
+// memory is one remembered source of an attachment.
+type memory struct {
+	address      netip.Addr
+	machine, uid string
+}
+
+func lastMACs(remembered []v1alpha1.Source) map[memory]string {
+	macs := make(map[memory]string, len(remembered))
 	for _, r := range remembered {
 		if address, err := netip.ParseAddr(r.Address); err == nil {
-			macs[Claim{Address: address, Machine: r.Machine, UID: r.UID}] = normalizeMAC(r.MAC)
+			macs[memory{address, r.Machine, r.UID}] = normalizeMAC(r.MAC)
 		}
 	}
 	return macs
