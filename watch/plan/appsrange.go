@@ -125,7 +125,7 @@ type reservedAddress struct {
 func reservedAddresses(infra *Infra) []reservedAddress {
 	var reserved []reservedAddress
 	add := func(text, what string) {
-		if address, err := netip.ParseAddr(text); err == nil {
+		if address, err := netip.ParseAddr(text); err == nil && address.Is4() {
 			reserved = append(reserved, reservedAddress{address, what})
 		}
 	}

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -298,10 +299,11 @@ func reservations(infra *Infra, w *index) []v1alpha1.DHCPReservation {
 			for _, i := range v.Interfaces {
 				// A virtual machine is somebody else's object: what is no hardware address or
 				// host name in it is passed over.
-				mac := normalizeMAC(i.MAC)
-				if len(mac) != len("52:54:00:00:00:00") || !isHostName(v.Name) {
+				address, err := net.ParseMAC(i.MAC)
+				if err != nil || len(address) != 6 || !isHostName(v.Name) {
 					continue
 				}
+				mac := address.String()
 				if at, ok := position[mac]; ok {
 					if reserved[at].Hostname == "" {
 						reserved[at].Hostname = v.Name

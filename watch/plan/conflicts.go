@@ -99,8 +99,8 @@ func nadOf(infra *v1alpha1.Infra) types.NamespacedName {
 	return types.NamespacedName{Namespace: infra.NADNamespace(), Name: infra.Spec.NetworkConfig.NetworkAttachmentDefinition}
 }
 
-// findNeighbours tells each Infra which others are on the same NAD.
-func findNeighbours(infras []*Infra) {
+// findNetworks groups the Infras by their NAD, and tells each which others are on the same one.
+func findNetworks(infras []*Infra) [][]*Infra {
 	byNAD := map[types.NamespacedName][]*Infra{}
 	for _, infra := range infras {
 		nad := nadOf(infra.Object)
@@ -113,6 +113,7 @@ func findNeighbours(infras []*Infra) {
 			}
 		}
 	}
+	return slices.Collect(maps.Values(byNAD))
 }
 
 // refuseSharedAddresses takes out of service, in both, what two Infras on one NAD cannot both
@@ -175,7 +176,7 @@ func refuseShared(nad types.NamespacedName, a, b *Infra) {
 func claims(infra *Infra) []claimedAddress {
 	var claimed []claimedAddress
 	for component, text := range serverAddresses(infra.Object) {
-		if address, err := netip.ParseAddr(text); err == nil {
+		if address, err := netip.ParseAddr(text); err == nil && address.Is4() {
 			claimed = append(claimed, claimedAddress{infra, component, address})
 		}
 	}

@@ -76,6 +76,7 @@ func (w *index) addInfras(o *Objects) {
 			Object:    object,
 			Refused:   map[v1alpha1.Component]bool{},
 			withdrawn: map[v1alpha1.Component]bool{},
+			Disputed:  map[netip.Addr][]Claim{},
 			problems:  object.Validate(),
 		}
 		infra.cidr, _ = netip.ParsePrefix(object.Spec.NetworkConfig.CIDR)
@@ -138,7 +139,7 @@ func (w *index) service(namespace, name string) (types.NamespacedName, *corev1.S
 // clusterIP is the IPv4 ClusterIP of a Service; empty: it has none.
 func clusterIP(s *corev1.Service) string {
 	for _, ip := range append([]string{s.Spec.ClusterIP}, s.Spec.ClusterIPs...) {
-		if addr, err := netip.ParseAddr(ip); err == nil && addr.Is4() {
+		if addr, err := netip.ParseAddr(ip); err == nil && addr.Is4() && !addr.IsUnspecified() {
 			return ip
 		}
 	}
