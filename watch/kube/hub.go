@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -72,6 +73,16 @@ type Hub struct {
 	remembered map[types.NamespacedName][]v1alpha1.Source
 	// wasAlive are the Leases of serving processes that were renewed in time when last looked at; guarded by world.mu.
 	wasAlive map[types.NamespacedName]bool
+
+	failuresMu sync.Mutex
+	failures   map[types.NamespacedName]*failure
+}
+
+// failure is the last write of an Infra's children, if it failed.
+type failure struct {
+	err error
+	// attempt is what was wanted and found then. While nothing of it changes, the next try keeps its time.
+	attempt attempt
 }
 
 // NewHub makes a Hub. It talks to nobody before Run.
@@ -109,6 +120,7 @@ func NewHub(cfg HubConfig) (*Hub, error) {
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstRetry, lastRetry)),
 		remembered: map[types.NamespacedName][]v1alpha1.Source{},
 		wasAlive:   map[types.NamespacedName]bool{},
+		failures:   map[types.NamespacedName]*failure{},
 	}
 	h.metrics = newHubMetrics(cfg.Registerer, h.queue.Len)
 	if err := h.openEvents(scheme); err != nil {
@@ -212,11 +224,50 @@ func (h *Hub) enqueue(result *plan.Result) {
 		return
 	}
 	for _, infra := range result.Infras {
-		h.queue.Add(infra.Key())
+		if h.mayWrite(infra) {
+			h.queue.Add(infra.Key())
+		}
 	}
 	for _, a := range result.Orphans {
 		h.queue.Add(types.NamespacedName{Namespace: a.Object.Namespace, Name: a.Object.Spec.InfraRef.Name})
 	}
+}
+
+// mayWrite is false while an Infra whose children could not be written waits for its next try, and nothing has changed
+// that could make it succeed.
+func (h *Hub) mayWrite(infra *plan.Infra) bool {
+	h.failuresMu.Lock()
+	defer h.failuresMu.Unlock()
+	f := h.failures[infra.Key()]
+	if f == nil {
+		return true
+	}
+	if now := h.attempt(infra); !now.same(f.attempt) {
+		h.queue.Forget(infra.Key())
+		return true
+	}
+	return false
+}
+
+// noteWrite notes whether the children of an Infra could be written.
+func (h *Hub) noteWrite(infra *plan.Infra, err error) {
+	h.failuresMu.Lock()
+	defer h.failuresMu.Unlock()
+	if err == nil {
+		delete(h.failures, infra.Key())
+		return
+	}
+	h.failures[infra.Key()] = &failure{err: err, attempt: h.attempt(infra)}
+}
+
+// writeProblem is why the children of an Infra could not be written; nil: they could.
+func (h *Hub) writeProblem(infra types.NamespacedName) error {
+	h.failuresMu.Lock()
+	defer h.failuresMu.Unlock()
+	if f := h.failures[infra]; f != nil {
+		return f.err
+	}
+	return nil
 }
 
 // recall puts the sources that were planned last into the statuses: they are ahead of the cache until what was

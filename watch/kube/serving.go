@@ -63,7 +63,7 @@ func (h *Hub) servingChanged() bool {
 
 // servingOf sums up what the serving processes say of an Infra's servers.
 func (h *Hub) servingOf(infra *plan.Infra) watch.Serving {
-	namespace, name := infra.Object.Namespace, infra.Object.Name
+
 	alive := h.processes(infra.Key())
 	var s watch.Serving
 	judge := func(component v1alpha1.Component, wanted bool, conditions []metav1.Condition, ready *bool) {
@@ -80,22 +80,20 @@ func (h *Hub) servingOf(infra *plan.Infra) watch.Serving {
 			*ready = true
 		}
 	}
-	if d := lookup(h.world, h.world.dhcp, types.NamespacedName{Namespace: namespace, Name: v1alpha1.DHCPServerName(name)}); d != nil {
+	there := h.attempt(infra)
+	if d := controlled(infra, there.dhcp); d != nil {
 		judge(v1alpha1.ComponentDHCP, infra.DHCP != nil, d.Status.Conditions, &s.DHCPReady)
 	}
-	if d := lookup(h.world, h.world.dns, types.NamespacedName{Namespace: namespace, Name: v1alpha1.DNSServerName(name)}); d != nil {
+	if d := controlled(infra, there.dns); d != nil {
 		judge(v1alpha1.ComponentDNS, infra.DNS != nil, d.Status.Conditions, &s.DNSReady)
 	}
-	if p := h.proxyOf(infra); p != nil {
+	if p := controlled(infra, there.proxy); p != nil {
 		judge(v1alpha1.ComponentProxy, infra.Proxy != nil, h.proxyConditions(p, alive), &s.ProxyReady)
 	}
+	if err := h.writeProblem(infra.Key()); err != nil {
+		s.Waiting = append(s.Waiting, "children cannot be written: "+strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
 	return s
-}
-
-func (h *Hub) proxyOf(infra *plan.Infra) *v1alpha1.ProxyServer {
-	return lookup(h.world, h.world.proxies, types.NamespacedName{
-		Namespace: infra.Object.Namespace, Name: v1alpha1.ProxyServerName(infra.Object.Name),
-	})
 }
 
 // proxyConditions fold what each Envoy was sent, acknowledged and refused.
@@ -140,7 +138,7 @@ type proxyStatus struct {
 
 // writeProxyStatus folds what the serving processes wrote, and takes away what processes that are gone left.
 func (h *Hub) writeProxyStatus(ctx context.Context, infra *plan.Infra) error {
-	there := h.proxyOf(infra)
+	there := controlled(infra, h.attempt(infra).proxy)
 	if there == nil || infra.Proxy == nil {
 		return nil
 	}

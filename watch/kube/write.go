@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -49,7 +50,9 @@ func (h *Hub) writeInfra(ctx context.Context, infra *plan.Infra) error {
 	}
 	var errs []error
 	if infra.Object.DeletionTimestamp == nil {
-		errs = append(errs, h.writeChildren(ctx, infra))
+		err := h.writeChildren(ctx, infra)
+		h.noteWrite(infra, err)
+		errs = append(errs, err)
 	}
 	for _, a := range infra.Attachments {
 		errs = append(errs, h.writeAttachment(ctx, a))
@@ -59,18 +62,56 @@ func (h *Hub) writeInfra(ctx context.Context, infra *plan.Infra) error {
 }
 
 func (h *Hub) writeChildren(ctx context.Context, infra *plan.Infra) error {
+	there := h.attempt(infra)
+	return errors.Join(
+		writeChild(ctx, h, infra, v1alpha1.ComponentProxy, infra.Proxy, there.proxy, func(p *v1alpha1.ProxyServer) *v1alpha1.ProxyServerSpec { return &p.Spec }),
+		writeChild(ctx, h, infra, v1alpha1.ComponentDNS, infra.DNS, there.dns, func(d *v1alpha1.DNSServer) *v1alpha1.DNSServerSpec { return &d.Spec }),
+		writeChild(ctx, h, infra, v1alpha1.ComponentDHCP, infra.DHCP, there.dhcp, func(d *v1alpha1.DHCPServer) *v1alpha1.DHCPServerSpec { return &d.Spec }),
+	)
+}
+
+// attempt is what a write of an Infra's children starts from: what is wanted, and the objects of those names.
+type attempt struct {
+	wanted *plan.Infra
+	dhcp   *v1alpha1.DHCPServer
+	dns    *v1alpha1.DNSServer
+	proxy  *v1alpha1.ProxyServer
+}
+
+func (h *Hub) attempt(infra *plan.Infra) attempt {
 	namespace, name := infra.Object.Namespace, infra.Object.Name
 	at := func(child string) types.NamespacedName {
 		return types.NamespacedName{Namespace: namespace, Name: child}
 	}
-	return errors.Join(
-		writeChild(ctx, h, infra, v1alpha1.ComponentProxy, infra.Proxy, lookup(h.world, h.world.proxies, at(v1alpha1.ProxyServerName(name))),
-			func(p *v1alpha1.ProxyServer) *v1alpha1.ProxyServerSpec { return &p.Spec }),
-		writeChild(ctx, h, infra, v1alpha1.ComponentDNS, infra.DNS, lookup(h.world, h.world.dns, at(v1alpha1.DNSServerName(name))),
-			func(d *v1alpha1.DNSServer) *v1alpha1.DNSServerSpec { return &d.Spec }),
-		writeChild(ctx, h, infra, v1alpha1.ComponentDHCP, infra.DHCP, lookup(h.world, h.world.dhcp, at(v1alpha1.DHCPServerName(name))),
-			func(d *v1alpha1.DHCPServer) *v1alpha1.DHCPServerSpec { return &d.Spec }),
-	)
+	return attempt{
+		wanted: infra,
+		dhcp:   lookup(h.world, h.world.dhcp, at(v1alpha1.DHCPServerName(name))),
+		dns:    lookup(h.world, h.world.dns, at(v1alpha1.DNSServerName(name))),
+		proxy:  lookup(h.world, h.world.proxies, at(v1alpha1.ProxyServerName(name))),
+	}
+}
+
+func (a attempt) same(b attempt) bool {
+	return equality.Semantic.DeepEqual(a.wanted.DHCP, b.wanted.DHCP) && equality.Semantic.DeepEqual(a.wanted.DNS, b.wanted.DNS) &&
+		equality.Semantic.DeepEqual(a.wanted.Proxy, b.wanted.Proxy) && equality.Semantic.DeepEqual(a.wanted.Refused, b.wanted.Refused) &&
+		sameObject(a.dhcp, b.dhcp) && sameObject(a.dns, b.dns) && sameObject(a.proxy, b.proxy)
+}
+
+func sameObject[T childObject](a, b T) bool {
+	var none T
+	if a == none || b == none {
+		return a == b
+	}
+	return sameIdentity(a, b)
+}
+
+// controlled gives a child that this Infra controls, and nothing in place of somebody else's object of its name.
+func controlled[T childObject](infra *plan.Infra, there T) T {
+	var none T
+	if there == none || !metav1.IsControlledBy(there, infra.Object) {
+		return none
+	}
+	return there
 }
 
 // childObject is a pointer to one of the children.
@@ -98,6 +139,10 @@ func writeChild[T childObject, S any](ctx context.Context, h *Hub, infra *plan.I
 		}
 		h.metrics.writes.Inc()
 		return nil
+	case there != none && metav1.GetControllerOf(there) != nil && !metav1.IsControlledBy(there, infra.Object):
+		owner := metav1.GetControllerOf(there)
+		return fmt.Errorf("%s %s belongs to %s %s: delete it, or give the Infra another name",
+			reflect.TypeOf(there).Elem().Name(), client.ObjectKeyFromObject(there), owner.Kind, owner.Name)
 	case there != none && metav1.IsControlledBy(there, infra.Object) && equality.Semantic.DeepEqual(spec(wanted), spec(there)):
 		return nil
 	}
