@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"encoding/json"
 	"fmt"
 	"testing"
 
@@ -38,7 +39,7 @@ func BenchmarkBuild(b *testing.B) {
 }
 
 // BenchmarkWorkerComesAndGoes is the time from a changed ProxyServer until a real Envoy acknowledged it. "sent" leaves out
-// Build: it is Envoy's own time and the wire.
+// Build: it is Envoy's own time and the wire. "envoy-bytes" is what Envoy has allocated then.
 func BenchmarkWorkerComesAndGoes(b *testing.B) {
 	for _, size := range benchSizes {
 		with := large(loopbacks(1)[0], size.attachments, size.workers)
@@ -58,7 +59,7 @@ func BenchmarkWorkerComesAndGoes(b *testing.B) {
 			b.Run(fmt.Sprintf("%d-%d/%s", size.attachments, size.workers, what), func(b *testing.B) {
 				s := startServer(b, "127.0.0.1:0")
 				s.Apply(testInfra, built[1])
-				startEnvoy(b, "pod-1", s.address)
+				e := startEnvoy(b, "pod-1", s.address)
 				waitAcknowledged(b, s.Server)
 				i := 0
 				for b.Loop() {
@@ -66,7 +67,20 @@ func BenchmarkWorkerComesAndGoes(b *testing.B) {
 					waitAcknowledged(b, s.Server)
 					i++
 				}
+				b.ReportMetric(e.allocated(), "envoy-bytes")
 			})
 		}
 	}
+}
+
+// allocated is the memory that Envoy uses, in bytes.
+func (e *envoy) allocated() float64 {
+	e.t.Helper()
+	var memory struct {
+		Allocated float64 `json:"allocated,string"`
+	}
+	if err := json.Unmarshal([]byte(e.get("/memory")), &memory); err != nil {
+		e.t.Fatal(err)
+	}
+	return memory.Allocated
 }

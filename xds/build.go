@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	matcher "github.com/cncf/xds/go/xds/type/matcher/v3"
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	"google.golang.org/protobuf/proto"
 
@@ -32,7 +33,8 @@ var sharedListeners = map[int32]string{443: "https", 6443: "kube-api"}
 //
 // A backend without addresses gets no chain, no cluster and no match. Whatever would let one attachment
 // take what is another's (a name or a source in two attachments) is an error, as is a backend that
-// contradicts another of the same target; the error names the ProxyServer and the backend.
+// contradicts another of the same target; the error names the ProxyServer and the backend. The targetNamespace tells the
+// tenant: an attachment has one, for targets elsewhere (apps) too.
 func Build(proxy *v1alpha1.ProxyServer, opts Options) (*Snapshot, error) {
 	b := builder{
 		namespace: proxy.Namespace,
@@ -42,6 +44,7 @@ func Build(proxy *v1alpha1.ProxyServer, opts Options) (*Snapshot, error) {
 		ports:     map[int32]string{},
 		sources:   map[string]string{},
 		claims:    map[string]claim{},
+		owners:    map[string]owner{},
 		backends:  map[string]bool{},
 	}
 	snap, err := b.build(&proxy.Spec)
@@ -61,6 +64,7 @@ type builder struct {
 	ports     map[int32]string  // port -> listener
 	sources   map[string]string // address -> attachment
 	claims    map[string]claim  // by attachment
+	owners    map[string]owner  // by attachment
 	backends  map[string]bool
 }
 
@@ -70,10 +74,17 @@ type claim struct {
 	addresses []string
 }
 
+// owner is the tenant that an attachment stands for.
+type owner struct {
+	namespace string // of its control plane
+	metadata  *core.Metadata
+}
+
 // target is one Service of one attachment: it becomes a filter chain and a cluster of the same name.
 type target struct {
 	name    string
 	backend *v1alpha1.Backend // the first that led here
+	owner   *core.Metadata
 	chain   *listenerv3.FilterChain
 	onMatch *matcher.Matcher_OnMatch // leads to the chain
 	action  []byte                   // the same in wire format
@@ -146,8 +157,12 @@ func (b *builder) add(backend *v1alpha1.Backend) error {
 		return errors.New("there are two of this name")
 	}
 	b.backends[backend.Name] = true
-	if backend.Attachment == "" || backend.TargetService == "" {
-		return errors.New("attachment and targetService must be set")
+	if backend.Attachment == "" || backend.TargetService == "" || backend.TargetNamespace == "" {
+		return errors.New("attachment, targetNamespace and targetService must be set")
+	}
+	owner, err := b.owner(backend)
+	if err != nil {
+		return err
 	}
 	names, err := serverNames(backend)
 	if err != nil {
@@ -160,7 +175,7 @@ func (b *builder) add(backend *v1alpha1.Backend) error {
 	if len(backend.Addresses) == 0 || (len(names) == 0 && len(sources) == 0) {
 		return nil // it leads nowhere, or nobody leads to it
 	}
-	t, err := b.target(backend)
+	t, err := b.target(backend, owner)
 	if err != nil {
 		return err
 	}
@@ -244,12 +259,28 @@ func (b *builder) claimSources(backend *v1alpha1.Backend) ([]string, error) {
 	return sources, nil
 }
 
+// owner finds the owner of a backend or makes it. An attachment has one.
+func (b *builder) owner(backend *v1alpha1.Backend) (*core.Metadata, error) {
+	if known, ok := b.owners[backend.Attachment]; ok {
+		if known.namespace != backend.TargetNamespace {
+			return nil, fmt.Errorf("targetNamespace %q differs from %q of the same attachment", backend.TargetNamespace, known.namespace)
+		}
+		return known.metadata, nil
+	}
+	metadata, err := buildOwner(backend.TargetNamespace)
+	if err != nil {
+		return nil, err
+	}
+	b.owners[backend.Attachment] = owner{backend.TargetNamespace, metadata}
+	return metadata, nil
+}
+
 // target finds the target of a backend or makes it.
-func (b *builder) target(backend *v1alpha1.Backend) (*target, error) {
+func (b *builder) target(backend *v1alpha1.Backend, owner *core.Metadata) (*target, error) {
 	name := b.namespace + "/" + backend.Attachment + "/" + backend.TargetService
 	t := b.targets[name]
 	if t == nil {
-		chain, err := buildChain(name)
+		chain, err := buildChain(name, owner)
 		if err != nil {
 			return nil, err
 		}
@@ -261,11 +292,11 @@ func (b *builder) target(backend *v1alpha1.Backend) (*target, error) {
 		if err != nil {
 			return nil, fmt.Errorf("filter chain action %s: %w", name, err)
 		}
-		t = &target{name: name, backend: backend, chain: chain, onMatch: onMatch, action: action}
+		t = &target{name: name, backend: backend, owner: owner, chain: chain, onMatch: onMatch, action: action}
 		b.targets[name] = t
 		return t, nil
 	}
-	if first := t.backend; first.TargetNamespace != backend.TargetNamespace || first.TargetPort != backend.TargetPort ||
+	if first := t.backend; first.TargetPort != backend.TargetPort ||
 		first.TimeoutSeconds != backend.TimeoutSeconds || !slices.Equal(first.Addresses, backend.Addresses) {
 		return nil, fmt.Errorf("target %s differs from that of backend %q", name, first.Name)
 	}

@@ -104,6 +104,27 @@ func TestChainsAreImmutable(t *testing.T) {
 	}
 }
 
+// A chain must not follow an attachment to another tenant: it changes with the owner, and no chain of others does.
+func TestChainsChangeWithTheirOwner(t *testing.T) {
+	before := mustBuild(t, page("a", "b"), Options{})
+	proxy := page("a", "b")
+	for i := range proxy.Spec.Backends {
+		if b := &proxy.Spec.Backends[i]; b.Attachment == "a" {
+			b.TargetNamespace = "clusters-c"
+		}
+	}
+	after := mustBuild(t, proxy, Options{})
+	for _, name := range bothListeners {
+		then, now := chainsOf(t, before, name), chainsOf(t, after, name)
+		for i := range then {
+			changed := !proto.Equal(then[i], now[i])
+			if ofA := strings.HasPrefix(then[i].GetName(), "clusters/a/"); changed != ofA || then[i].GetName() != now[i].GetName() {
+				t.Errorf("listener %s: chain %s is now %s, changed %t", name, then[i].GetName(), now[i].GetName(), changed)
+			}
+		}
+	}
+}
+
 func TestBuildBinds(t *testing.T) {
 	for _, c := range []struct {
 		opts Options
@@ -218,7 +239,17 @@ func TestBuildRefuses(t *testing.T) {
 		{
 			"no attachment", func(s *v1alpha1.ProxyServerSpec) { s.Backends[api].Attachment = "" },
 			Options{},
-			`backend "a-kube-apiserver": attachment and targetService must be set`,
+			`backend "a-kube-apiserver": attachment, targetNamespace and targetService must be set`,
+		},
+		{
+			"no owner", func(s *v1alpha1.ProxyServerSpec) { s.Backends[api].TargetNamespace = "" },
+			Options{},
+			`backend "a-kube-apiserver": attachment, targetNamespace and targetService must be set`,
+		},
+		{
+			"two owners of an attachment", func(s *v1alpha1.ProxyServerSpec) { s.Backends[3].TargetNamespace = "clusters-b" },
+			Options{},
+			`backend "a-ignition-server": targetNamespace "clusters-b" differs from "clusters-a" of the same attachment`,
 		},
 		{
 			"no ports", func(s *v1alpha1.ProxyServerSpec) { s.Backends[api].Ports = nil },
@@ -292,7 +323,7 @@ func FuzzBuild(f *testing.F) {
 		proxy.Spec.NetworkConfig.ServerIP = serverIP
 		backend := v1alpha1.Backend{
 			Name: name, Attachment: name, Hostname: hostname, Ports: []int32{port}, TargetService: "kube-apiserver",
-			TargetPort: targetPort, Addresses: []string{address}, TimeoutSeconds: timeout,
+			TargetNamespace: "clusters-" + name, TargetPort: targetPort, Addresses: []string{address}, TimeoutSeconds: timeout,
 		}
 		if other != "" {
 			backend.AlternateHostnames = []string{other}

@@ -301,7 +301,7 @@ func TestEnvoyRoutesWildcardsAndOwnListeners(t *testing.T) {
 	wildcard := func(attachment, hostname string, port int32) v1alpha1.Backend {
 		return v1alpha1.Backend{
 			Name: attachment + "-apps-https", Attachment: attachment, Hostname: hostname, Ports: []int32{443},
-			TargetService: "oooi-ingress", TargetPort: port, Addresses: []string{cpA},
+			TargetService: "oooi-ingress", TargetNamespace: "clusters-" + attachment, TargetPort: port, Addresses: []string{cpA},
 		}
 	}
 	public := attachment("a", cpA, a.ports)[2] // oauth

@@ -10,8 +10,8 @@ import (
 
 // publisher decides what one Envoy is sent next, make before break: clusters, endpoints, listeners, and only when
 // Envoy has all of the listeners, the removal of clusters. It has one step in flight, but for endpoints: Envoy does
-// not acknowledge a cluster before it has warmed it with its endpoints. It knows nothing of the wire; it
-// is not safe for concurrent use.
+// not acknowledge a cluster before it has warmed it with its endpoints. The order spares connections; that none reaches
+// another tenant in between is seen to by the resources themselves. It knows nothing of the wire; it is not safe for concurrent use.
 type publisher struct {
 	target   *Snapshot
 	types    map[string]*subscription // by type URL, once Envoy asked for the type

@@ -48,13 +48,37 @@ const (
 	tcpUserTimeout = 18
 )
 
-// buildChain is the filter chain of a target. It says nothing but the target's name: Envoy drains a chain whose
-// proto changes, so names, sources and addresses must stay out of it.
-func buildChain(target string) (*listenerv3.FilterChain, error) {
+// Endpoints say whose they are, and a chain says whose it takes, in metadata of this filter and key.
+const (
+	ownerFilter = "envoy.lb" // the one that Envoy selects endpoints by
+	ownerKey    = "owner"
+)
+
+// buildOwner says that a target is the owner's, which is a control-plane namespace. It is in wire format already, as each
+// chain and each endpoint of the owner has it in it.
+func buildOwner(owner string) (*core.Metadata, error) {
+	wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(&core.Metadata{FilterMetadata: map[string]*structpb.Struct{
+		ownerFilter: {Fields: map[string]*structpb.Value{ownerKey: structpb.NewStringValue(owner)}},
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("owner %q: %w", owner, err)
+	}
+	metadata := &core.Metadata{}
+	metadata.ProtoReflect().SetUnknown(wire)
+	return metadata, nil
+}
+
+// buildChain is the filter chain of a target. It says nothing but the target's name and owner: Envoy drains a chain
+// whose proto changes, so names, sources and addresses must stay out of it.
+//
+// The name alone does not tell the tenant, as an attachment can become another tenant's. The chain takes only endpoints of the
+// owner that it was made for, so that a cluster that is older or newer than the listener gives it none.
+func buildChain(target string, owner *core.Metadata) (*listenerv3.FilterChain, error) {
 	config, err := marshalAny(&tcpproxy.TcpProxy{
 		StatPrefix:       target,
 		ClusterSpecifier: &tcpproxy.TcpProxy_Cluster{Cluster: target},
 		IdleTimeout:      durationpb.New(idleTimeout),
+		MetadataMatch:    owner,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("filter chain %s: %w", target, err)
@@ -155,10 +179,15 @@ func buildCluster(t *target) (*clusterv3.Cluster, *endpointv3.ClusterLoadAssignm
 			MaxPendingRequests: wrapperspb.UInt32(math.MaxUint32),
 			MaxRequests:        wrapperspb.UInt32(math.MaxUint32),
 		}}},
+		// Only endpoints of the owner that the chain asks for; without one the connection is closed.
+		LbSubsetConfig: &clusterv3.Cluster_LbSubsetConfig{
+			FallbackPolicy:  clusterv3.Cluster_LbSubsetConfig_NO_FALLBACK,
+			SubsetSelectors: []*clusterv3.Cluster_LbSubsetConfig_LbSubsetSelector{{Keys: []string{ownerKey}}},
+		},
 		UpstreamConnectionOptions: &clusterv3.UpstreamConnectionOptions{TcpKeepalive: buildKeepalive()},
 		UpstreamBindConfig:        &core.BindConfig{SocketOptions: []*core.SocketOption{buildUserTimeout()}},
 	}
-	endpoints, named, err := buildEndpoints(t.name, backend)
+	endpoints, named, err := buildEndpoints(t.name, t.owner, backend)
 	switch {
 	case err != nil:
 		return nil, nil, err
@@ -180,7 +209,7 @@ func buildCluster(t *target) (*clusterv3.Cluster, *endpointv3.ClusterLoadAssignm
 }
 
 // buildEndpoints lists the addresses of a target; named tells that they are one DNS name.
-func buildEndpoints(target string, backend *v1alpha1.Backend) (assignment *endpointv3.ClusterLoadAssignment, named bool, err error) {
+func buildEndpoints(target string, owner *core.Metadata, backend *v1alpha1.Backend) (assignment *endpointv3.ClusterLoadAssignment, named bool, err error) {
 	var endpoints []*endpointv3.LbEndpoint
 	for _, address := range slices.Sorted(slices.Values(backend.Addresses)) {
 		if _, err := netip.ParseAddr(address); err != nil {
@@ -194,6 +223,7 @@ func buildEndpoints(target string, backend *v1alpha1.Backend) (assignment *endpo
 			HostIdentifier: &endpointv3.LbEndpoint_Endpoint{
 				Endpoint: &endpointv3.Endpoint{Address: socketAddress(address, uint32(backend.TargetPort))},
 			},
+			Metadata: owner,
 		})
 	}
 	return &endpointv3.ClusterLoadAssignment{
