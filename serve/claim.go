@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -48,27 +49,19 @@ func (c *claimer) notify() {
 	c.changed = make(chan struct{})
 }
 
-// run claims what is wanted and not claimed yet. It returns an error when an address cannot be claimed, so that
-// it is tried again; the others are claimed all the same.
+// claimLook is how often the interface is looked at for addresses that it lost, for example by being made anew.
+const claimLook = 2 * time.Second
+
+// run claims what is wanted and not held, and releases what is wanted no longer. It returns an error when an address
+// cannot be claimed, so that it is tried again; the others are claimed all the same.
 func (c *claimer) run(ctx context.Context, interfaceName string, ready func()) error {
+	ticker := time.NewTicker(claimLook)
+	defer ticker.Stop()
 	for {
 		c.mu.Lock()
 		wanted, changed := c.wanted, c.changed
 		c.mu.Unlock()
-		missing := slices.DeleteFunc(slices.Clone(wanted.addresses), c.has)
-		// Each on its own: one that a stranger has keeps no other one waiting.
-		errs := make([]error, len(missing))
-		var claims sync.WaitGroup
-		for i, address := range missing {
-			claims.Go(func() {
-				errs[i] = vlan.Claim(ctx, c.publisher.addresses.log, interfaceName, wanted.cidr, []netip.Addr{address})
-				if errs[i] == nil {
-					c.setClaimed(address)
-				}
-			})
-		}
-		claims.Wait()
-		if err := errors.Join(errs...); err != nil {
+		if err := errors.Join(c.release(wanted, interfaceName), c.claimAll(ctx, wanted, interfaceName)); err != nil {
 			return err
 		}
 		ready()
@@ -76,14 +69,58 @@ func (c *claimer) run(ctx context.Context, interfaceName string, ready func()) e
 		case <-ctx.Done():
 			return nil
 		case <-changed:
+		case <-ticker.C:
 		}
 	}
 }
 
-func (c *claimer) setClaimed(address netip.Addr) {
+func (c *claimer) claimAll(ctx context.Context, wanted claim, interfaceName string) error {
+	for _, address := range wanted.addresses {
+		if c.has(address) && !vlan.Holds(interfaceName, address) {
+			c.setClaimed(address, false)
+		}
+	}
+	missing := slices.DeleteFunc(slices.Clone(wanted.addresses), c.has)
+	// Each on its own: one that a stranger has keeps no other one waiting.
+	errs := make([]error, len(missing))
+	var claims sync.WaitGroup
+	for i, address := range missing {
+		claims.Go(func() {
+			errs[i] = vlan.Claim(ctx, c.publisher.addresses.log, interfaceName, wanted.cidr, []netip.Addr{address})
+			if errs[i] == nil {
+				c.setClaimed(address, true)
+			}
+		})
+	}
+	claims.Wait()
+	return errors.Join(errs...)
+}
+
+// release takes off what was claimed and is not wanted any more: the pool may hand it out.
+func (c *claimer) release(wanted claim, interfaceName string) error {
+	c.mu.Lock()
+	var gone []netip.Addr
+	for address, claimed := range c.claimed {
+		if claimed && !slices.Contains(wanted.addresses, address) {
+			gone = append(gone, address)
+		}
+	}
+	c.mu.Unlock()
+	var errs []error
+	for _, address := range gone {
+		if err := vlan.Release(c.publisher.addresses.log, interfaceName, address); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		c.setClaimed(address, false)
+	}
+	return errors.Join(errs...)
+}
+
+func (c *claimer) setClaimed(address netip.Addr, claimed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.claimed[address] = true
+	c.claimed[address] = claimed
 	c.notify()
 }
 

@@ -290,6 +290,14 @@ func (p *publisher) settled() bool {
 
 func (p *publisher) state() InfraState {
 	st := InfraState{Infra: p.infra, DNS: p.dns.state(), DHCP: p.dhcp.state(), Envoys: p.server.xds.Status(p.infra)}
+	// A server whose address is not on the VLAN serves nobody there.
+	if addresses := p.addresses.state(); addresses != nil && !addresses.Ready {
+		for _, c := range []*ComponentState{st.DNS, st.DHCP} {
+			if c != nil && c.Ready {
+				c.Ready, c.Message = false, "addresses: "+addresses.Message
+			}
+		}
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.proxy == nil {

@@ -91,10 +91,15 @@ func (f *folder) notify() {
 
 // run plans on every change of the objects or the leases.
 func (f *folder) run(ctx context.Context, leasesChanged <-chan struct{}) error {
+	ticker := time.NewTicker(reportPeriod)
+	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-ticker.C:
+			f.report()
+			continue
 		case <-f.changed:
 		case <-leasesChanged:
 		}
@@ -129,6 +134,9 @@ func (f *folder) plan(ctx context.Context, objects plan.Objects) {
 	}
 	f.report()
 }
+
+// reportPeriod is how often the servers are looked at for what changes a condition.
+const reportPeriod = time.Second
 
 // rememberRetry is how long a state folder that cannot be written is left alone.
 const rememberRetry = 10 * time.Second

@@ -98,6 +98,35 @@ func sortAddresses(iface *net.Interface, addrs []netip.Addr) (there, missing []n
 	return there, missing, errors.Join(errs...)
 }
 
+// Holds tells whether an interface is there and has an address.
+func Holds(ifname string, addr netip.Addr) bool {
+	iface, err := interfaceByName(ifname)
+	if err != nil {
+		return false
+	}
+	there, _, err := sortAddresses(iface, []netip.Addr{addr})
+	return err == nil && len(there) == 1
+}
+
+// Release takes an address that Claim put on an interface off it. One that is not there, or has another mask than the
+// /32 of Claim, is left as it is.
+func Release(log *slog.Logger, ifname string, addr netip.Addr) error {
+	iface, err := interfaceByName(ifname)
+	if err != nil {
+		return err
+	}
+	link := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: iface.Index}}
+	err = netlink.AddrDel(link, &netlink.Addr{IPNet: &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(32, 32)}})
+	switch {
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return nil
+	case err != nil:
+		return fmt.Errorf("interface %s: take off address %s: %w", ifname, addr, err)
+	}
+	log.Info("released address", "interface", ifname, "address", addr)
+	return nil
+}
+
 func nameOf(index int) string {
 	iface, err := net.InterfaceByIndex(index)
 	if err != nil {

@@ -74,6 +74,28 @@ func TestClaim(t *testing.T) {
 	}
 }
 
+func TestRelease(t *testing.T) {
+	bridge(t, "vlan100", "")
+	run(t, "ip addr add 192.0.2.9/24 dev vlan100")
+	if err := claim(t, "vlan100", "192.0.2.2", "192.0.2.3"); err != nil {
+		t.Fatal(err)
+	}
+	if !vlan.Holds("vlan100", netip.MustParseAddr("192.0.2.2")) {
+		t.Error("a claimed address is not held")
+	}
+	for _, a := range []string{"192.0.2.2", "192.0.2.2", "192.0.2.9", "192.0.2.77"} {
+		if err := vlan.Release(quiet, "vlan100", netip.MustParseAddr(a)); err != nil {
+			t.Errorf("release %s: %v", a, err)
+		}
+	}
+	if got := addresses(t, "vlan100"); got != "192.0.2.9/24 192.0.2.3/32" {
+		t.Errorf("addresses %s, want the one of the administrator and the one that is still claimed", got)
+	}
+	if vlan.Holds("vlan100", netip.MustParseAddr("192.0.2.2")) || vlan.Holds("nowhere", netip.MustParseAddr("192.0.2.3")) {
+		t.Error("an address that is not there is held")
+	}
+}
+
 func TestClaimLeavesAloneWhatIsThere(t *testing.T) {
 	bridge(t, "vlan100", "192.0.2.2/24")
 	before := routes(t, "vlan100")

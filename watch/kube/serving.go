@@ -63,7 +63,6 @@ func (h *Hub) servingChanged() bool {
 
 // servingOf sums up what the serving processes say of an Infra's servers.
 func (h *Hub) servingOf(infra *plan.Infra) watch.Serving {
-
 	alive := h.processes(infra.Key())
 	var s watch.Serving
 	judge := func(component v1alpha1.Component, wanted bool, conditions []metav1.Condition, ready *bool) {
