@@ -30,6 +30,9 @@ import (
 // patience is how long a starting process waits for the API before it serves what it served last (product rule 18).
 const patience = 10 * time.Second
 
+// savePeriod is how often what is served is written to the state folder at most.
+const savePeriod = time.Second
+
 // Children are the children of one Infra as they are in the cluster; nil: there is none.
 type Children struct {
 	Infra types.NamespacedName  `json:"infra"`
@@ -61,7 +64,9 @@ type Watcher struct {
 	proxies map[types.NamespacedName]*v1alpha1.ProxyServer
 	// stale is set while what is served was read from the state folder.
 	stale bool
-	saved []byte // as in the state folder
+	// served waits to be kept in the state folder; nil: it is.
+	served *[]Children
+	saved  []byte // as in the state folder; owned by keepSaved
 }
 
 // NewWatcher makes a Watcher. It talks to nobody before Run.
@@ -104,8 +109,8 @@ func (w *Watcher) Stale() bool {
 }
 
 // Run delivers the complete set of children, first when all are read and then on every change, until ctx ends. It is kept in
-// the state folder before it is delivered. While the API cannot be reached at start, the kept set is delivered
-// after a while.
+// the state folder soon after it is delivered, and before Run returns. While the API cannot be reached at start, the
+// kept set is delivered after a while.
 func (w *Watcher) Run(ctx context.Context, deliver func([]Children)) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return w.cache.Start(ctx) })
@@ -119,6 +124,10 @@ func (w *Watcher) Run(ctx context.Context, deliver func([]Children)) error {
 		})
 		defer readers.Wait()
 		return w.deliver(ctx, synced, deliver)
+	})
+	group.Go(func() error {
+		w.keepSaved(ctx)
+		return nil
 	})
 	return group.Wait()
 }
@@ -151,14 +160,41 @@ func (w *Watcher) deliver(ctx context.Context, synced <-chan struct{}, deliver f
 		case <-w.changed:
 		}
 		children := w.children()
-		if err := w.save(children); err != nil {
-			w.cfg.Log.Error("what is served is not kept for a start without the API", "error", err)
-		}
 		if w.Stale() {
 			w.setStale(false)
 			w.cfg.Log.Info("the API is back, serving what it has")
 		}
 		deliver(children)
+		w.mu.Lock()
+		w.served = &children
+		w.mu.Unlock()
+	}
+}
+
+// keepSaved keeps what is served in the state folder: once every savePeriod at most, since nobody should wait for a disk,
+// and when ctx has ended.
+func (w *Watcher) keepSaved(ctx context.Context) {
+	failing := false
+	for last := false; !last; {
+		last = !sleep(ctx, savePeriod)
+		w.mu.Lock()
+		served := w.served
+		w.served = nil
+		w.mu.Unlock()
+		if served == nil {
+			continue
+		}
+		err := w.save(*served)
+		if err != nil && !failing {
+			w.cfg.Log.Error("what is served is not kept for a start without the API", "error", err)
+		}
+		if failing = err != nil; failing {
+			w.mu.Lock()
+			if w.served == nil {
+				w.served = served
+			}
+			w.mu.Unlock()
+		}
 	}
 }
 
