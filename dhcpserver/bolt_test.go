@@ -2,8 +2,8 @@ package dhcpserver_test
 
 import (
 	"context"
+	"errors"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -46,16 +46,14 @@ func TestSecondProcessIsToldThatTheFileIsInUse(t *testing.T) {
 	}
 }
 
-func TestLeaseFileThatIsNone(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "leases.db")
-	if err := os.WriteFile(path, []byte(strings.Repeat("not a lease file", 1024)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := dhcpserver.OpenBolt(path); err == nil || !strings.Contains(err.Error(), path) {
-		t.Errorf("error %v", err)
-	}
-	if _, err := dhcpserver.OpenBolt(filepath.Join(path, "below")); err == nil || !strings.Contains(err.Error(), path) {
-		t.Errorf("error %v", err)
+func TestOtherErrorsDoNotPassForDamage(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "leases.db")
+	openBolt(t, file)
+	for _, path := range []string{file, filepath.Join(file, "below"), t.TempDir()} {
+		_, err := dhcpserver.OpenBolt(path)
+		if err == nil || !strings.Contains(err.Error(), path) || errors.As(err, new(*dhcpserver.CorruptError)) {
+			t.Errorf("error %v", err)
+		}
 	}
 }
 

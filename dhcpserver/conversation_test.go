@@ -2,6 +2,7 @@ package dhcpserver
 
 import (
 	"errors"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -11,7 +12,7 @@ import (
 
 // converse plays a script. A line is "> MESSAGE", as say reads it, "< ANSWER", as describe writes
 // it, or something that happens: "after DURATION", "restart", "pool FIRST LAST",
-// "reserve CLIENT ADDRESS", "store fails", "store works".
+// "reserve CLIENT ADDRESS", "store fails", "store works", "damage ADDRESS" (in the store).
 func converse(t *testing.T, script string) {
 	v := newVLAN(t, child())
 	var answers []sent
@@ -42,6 +43,9 @@ func converse(t *testing.T, script string) {
 		case "reserve":
 			v.child.Spec.Reservations = append(v.child.Spec.Reservations, v1alpha1.DHCPReservation{MAC: mac(words[1]).String(), IP: words[2]})
 			v.server.Apply(model(t, v.child))
+		case "damage":
+			addr := netip.MustParseAddr(words[1])
+			v.store.leases[addr] = Lease{Address: addr, State: StateDamaged}
 		case "store":
 			v.store.fail = nil
 			if words[1] == "fails" {
@@ -431,6 +435,64 @@ func TestConversations(t *testing.T) {
 			< silence
 			store works
 			after 31m
+			> 02 DISCOVER requested=192.0.2.100
+			< OFFER 192.0.2.100 -> 02
+		`,
+		"the address of a damaged lease is for the client that uses it": lease + `
+			damage 192.0.2.100
+			restart
+			> 02 DISCOVER requested=192.0.2.100
+			< OFFER 192.0.2.101 -> 02
+			> 02 REQUEST server=192.0.2.2 requested=192.0.2.100
+			< NAK -> everybody
+			after 48h
+			> 03 DISCOVER requested=192.0.2.100
+			< OFFER 192.0.2.101 -> 03
+			> 04 DISCOVER requested=192.0.2.100
+			< OFFER 192.0.2.102 -> 04
+			> 05 DISCOVER
+			< OFFER 192.0.2.101 -> 05
+			> 01 REQUEST ciaddr=192.0.2.100 to=192.0.2.2:67 from=192.0.2.100:68
+			< ACK 192.0.2.100 -> 192.0.2.100:68
+			> 02 REQUEST ciaddr=192.0.2.100 to=192.0.2.2:67 from=192.0.2.100:68
+			< NAK -> everybody
+			restart
+			> 01 REQUEST requested=192.0.2.100
+			< ACK 192.0.2.100 -> 01
+		`,
+		"it gets it back when it asks all servers, too": lease + `
+			damage 192.0.2.100
+			restart
+			> 01 REQUEST ciaddr=192.0.2.100
+			< ACK 192.0.2.100 -> 192.0.2.100:68
+			> 02 REQUEST ciaddr=192.0.2.100
+			< NAK -> everybody
+		`,
+		"when its renewal cannot be written it is still nobody else's": lease + `
+			damage 192.0.2.100
+			restart
+			store fails
+			> 01 REQUEST ciaddr=192.0.2.100 to=192.0.2.2:67 from=192.0.2.100:68
+			< silence
+			store works
+			> 02 DISCOVER requested=192.0.2.100
+			< OFFER 192.0.2.101 -> 02
+			> 01 REQUEST ciaddr=192.0.2.100 to=192.0.2.2:67 from=192.0.2.100:68
+			< ACK 192.0.2.100 -> 192.0.2.100:68
+		`,
+		"a damaged lease and a changed reservation": lease + `
+			damage 192.0.2.100
+			restart
+			reserve 02 192.0.2.100
+			> 01 REQUEST ciaddr=192.0.2.100 to=192.0.2.2:67 from=192.0.2.100:68
+			< NAK -> everybody
+			> 02 REQUEST ciaddr=192.0.2.100 to=192.0.2.2:67 from=192.0.2.100:68
+			< ACK 192.0.2.100 -> 192.0.2.100:68
+		`,
+		"a damaged lease is over when no lease could last": lease + `
+			damage 192.0.2.100
+			restart
+			after 8760h
 			> 02 DISCOVER requested=192.0.2.100
 			< OFFER 192.0.2.100 -> 02
 		`,

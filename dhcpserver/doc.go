@@ -31,6 +31,10 @@
 // for 10 minutes. A released or expired lease keeps its binding until the address is needed. A
 // changed pool deletes no lease: renewals of addresses that are no longer in it are refused.
 //
+// What a disk did to the lease file is noticed before anything is served: OpenBolt checks every page and every
+// lease. One unreadable lease costs its own address only, which nobody gets but the client that renews it; if
+// leases are missing, or it cannot be told which they are, the file is refused.
+//
 // Times are wall-clock times, so that they mean the same after a restart. When the clock jumps
 // forward, leases end early here although their clients still use them; their addresses are the
 // last to be given again, after those that nobody had. When it jumps back, leases last longer.

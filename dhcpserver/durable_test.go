@@ -42,34 +42,34 @@ func loopbackModel() (*dhcpserver.Model, error) {
 }
 
 // start starts a server on a free port of 127.0.67.2.
-func start(ctx context.Context, path string) (addr string, wait func() error, err error) {
+func start(ctx context.Context, path string) (server *dhcpserver.Server, addr string, wait func() error, err error) {
 	model, err := loopbackModel()
 	if err != nil {
-		return "", nil, err
+		return nil, "", nil, err
 	}
 	file, err := dhcpserver.OpenBolt(path)
 	if err != nil {
-		return "", nil, err
+		return nil, "", nil, err
 	}
-	server, err := dhcpserver.NewServer(dhcpserver.Config{
+	server, err = dhcpserver.NewServer(dhcpserver.Config{
 		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Store: file.Infra("clusters/tenant"),
 	})
 	if err != nil {
-		return "", nil, errors.Join(err, file.Close())
+		return nil, "", nil, errors.Join(err, file.Close())
 	}
 	server.Apply(model)
 	conn, err := dhcpserver.ListenUDP(netip.MustParseAddrPort("127.0.67.2:0"))
 	if err != nil {
-		return "", nil, errors.Join(err, file.Close())
+		return nil, "", nil, errors.Join(err, file.Close())
 	}
 	done := make(chan error, 1)
 	go func() { done <- server.Run(ctx, conn) }()
 	wait = func() error { return errors.Join(<-done, file.Close()) }
-	return strings.TrimPrefix(fmt.Sprint(conn), "udp "), wait, nil
+	return server, strings.TrimPrefix(fmt.Sprint(conn), "udp "), wait, nil
 }
 
 func serveUntilKilled(path string) error {
-	addr, wait, err := start(context.Background(), path)
+	_, addr, wait, err := start(context.Background(), path)
 	if err != nil {
 		return err
 	}
@@ -201,7 +201,7 @@ func TestALeaseOutlivesKill(t *testing.T) {
 
 func TestARelayWithoutPrivileges(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
-	addr, wait, err := start(ctx, filepath.Join(t.TempDir(), "leases.db"))
+	_, addr, wait, err := start(ctx, filepath.Join(t.TempDir(), "leases.db"))
 	if err != nil {
 		t.Fatal(err)
 	}

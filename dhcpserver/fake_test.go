@@ -128,8 +128,7 @@ func (v *vlan) restart() {
 func (v *vlan) deliver(raw []byte, from, to netip.AddrPort) []sent {
 	v.wire.sent = nil
 	v.server.handle(&v.wire, &Packet{Payload: raw, Source: from, Destination: to})
-	failing := false
-	for v.server.commit(context.Background(), &failing) {
+	for v.server.commit(context.Background()) {
 	}
 	return v.wire.sent
 }

@@ -62,13 +62,16 @@ const (
 	StateExpired  State = "expired"
 	StateReleased State = "released"
 	StateDeclined State = "declined"
+	// StateDamaged is a lease of which the store knows only the address. Nobody but the client that uses the address
+	// gets it: that one gets it back when it renews.
+	StateDamaged State = "damaged"
 )
 
 // Lease is the last thing that happened to one address: who got it, and until when.
 type Lease struct {
 	// Address is the key: one lease an address.
 	Address netip.Addr `json:"address"`
-	// MAC of the client. Of a declined address: the client that declined it.
+	// MAC of the client. Of a declined address: the client that declined it. Of a damaged lease: zero.
 	MAC MAC `json:"mac"`
 	// ClientID as the client sent it, in hexadecimal.
 	ClientID ClientID `json:"clientID,omitzero"`
@@ -77,7 +80,7 @@ type Lease struct {
 	// Start is when the client first got the address in this unbroken run of leases.
 	Start time.Time `json:"start"`
 	// Expires is when the address is free again: the end of an active lease, the time of a release,
-	// the end of the quarantine of a declined address.
+	// the end of the quarantine of a declined address, of a damaged lease the latest time that it can have.
 	Expires time.Time `json:"expires"`
 	// State as of the last message of the client, or StateExpired.
 	State State `json:"state"`

@@ -131,7 +131,7 @@ func (t *table) initReboot(r *request, now time.Time) verdict {
 
 // renewing answers the DHCPREQUEST that extends a lease, sent to this server (section 4.3.2).
 func (t *table) renewing(r *request, now time.Time) verdict {
-	if !t.free(r.ciaddr, r.mac, now) {
+	if !t.keeps(r.ciaddr, r.mac, now) {
 		return nak("address not available")
 	}
 	return t.granted(r, r.ciaddr, now)
@@ -143,10 +143,10 @@ func (t *table) rebinding(r *request, now time.Time) verdict {
 	if b == nil || b.lease == nil {
 		return ignore(dropNotOurs)
 	}
-	if !t.free(r.ciaddr, r.mac, now) {
+	if !t.keeps(r.ciaddr, r.mac, now) {
 		return nak("address not available")
 	}
-	if b.lease.MAC != r.mac {
+	if b.lease.MAC != r.mac && !b.damaged() {
 		return ignore(dropNotOurs)
 	}
 	return t.granted(r, r.ciaddr, now)

@@ -52,6 +52,7 @@ type Server struct {
 	table     *table
 	pending   []job
 	exhausted time.Time // when it was last logged that the pool is
+	problem   error     // of the last commit
 
 	wake chan struct{} // has a token while pending may have jobs
 }
@@ -78,7 +79,12 @@ func NewServer(config Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load DHCP leases: %w", err)
 	}
-	s.table = newTable(leases)
+	for i := range leases {
+		if leases[i].State == StateDamaged {
+			s.log.Error("a stored DHCP lease is damaged: its address is kept for the client that renews it, and from all others", "address", leases[i].Address)
+		}
+	}
+	s.table = newTable(leases, s.now())
 	s.metrics, err = newMetrics(config.Registerer, func() counts {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -106,6 +112,15 @@ func (s *Server) Leases() []Lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.table.leases(s.now())
+}
+
+// Problem returns why leases cannot be made durable, and nil while the last commit worked. While there is a
+// problem the clients whose leases cannot be written get no answer. The next client that asks is the next try:
+// when that one's lease can be written the problem is over. Nothing is tried while nobody asks.
+func (s *Server) Problem() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.problem
 }
 
 // Run answers what the Conns bring until ctx ends, then closes them, writes what is left to write,
@@ -244,24 +259,23 @@ func (s *Server) send(j *job) {
 
 // commitLoop writes what is pending until stop, and then the rest.
 func (s *Server) commitLoop(ctx context.Context, stop <-chan struct{}) {
-	failing := false
 	for {
 		select {
 		case <-stop:
 			flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTime)
 			defer cancel()
-			for s.commit(flush, &failing) && flush.Err() == nil {
+			for s.commit(flush) && flush.Err() == nil {
 			}
 			return
 		case <-s.wake:
-			for s.commit(ctx, &failing) {
+			for s.commit(ctx) {
 			}
 		}
 	}
 }
 
 // commit writes one batch and sends its answers. It returns false when there was nothing to write.
-func (s *Server) commit(ctx context.Context, failing *bool) bool {
+func (s *Server) commit(ctx context.Context) bool {
 	s.mu.Lock()
 	batch := s.pending
 	if len(batch) > maxBatch {
@@ -306,9 +320,14 @@ func (s *Server) commit(ctx context.Context, failing *bool) bool {
 			s.pending = append(s.pending, job{change: follows})
 		}
 	}
+	was := s.problem
+	s.problem = nil
+	if failed != nil {
+		s.problem = fmt.Errorf("leases cannot be written, and their clients get no answer: %w", failed)
+	}
 	s.mu.Unlock()
 
-	s.noteFailure(failed, failing)
+	s.noteProblem(was, failed)
 	for i := range batch {
 		switch {
 		case !written[i]:
@@ -322,15 +341,12 @@ func (s *Server) commit(ctx context.Context, failing *bool) bool {
 	return true
 }
 
-// noteFailure logs once when leases cannot be written, and once when they can be again.
-func (s *Server) noteFailure(err error, failing *bool) {
-	if (err != nil) == *failing {
-		return
-	}
-	*failing = err != nil
-	if err != nil {
-		s.log.Error("cannot make DHCP leases durable: their clients get no answer", "error", err)
-	} else {
+// noteProblem logs once when leases cannot be written, and once when they can be again.
+func (s *Server) noteProblem(was, now error) {
+	switch {
+	case now != nil && was == nil:
+		s.log.Error("cannot make DHCP leases durable: their clients get no answer", "error", now)
+	case now == nil && was != nil:
 		s.log.Info("DHCP leases are durable again")
 	}
 }

@@ -256,6 +256,32 @@ func TestAFailingStoreIsLoggedOnce(t *testing.T) {
 	}
 }
 
+func TestProblemIsThatOfTheLastCommit(t *testing.T) {
+	v := newVLAN(t, child())
+	request := "01 REQUEST server=192.0.2.2 requested=192.0.2.100"
+	v.say("01 DISCOVER")
+	for range 2 {
+		v.store.fail = errors.New("disk full")
+		if got := describe(v.say(request)); got != "silence" {
+			t.Errorf("the server answered %s", got)
+		}
+		v.say("01 DISCOVER") // writes nothing, so it says nothing
+		if err := v.server.Problem(); !errors.Is(err, v.store.fail) || err.Error() != "leases cannot be written, and their clients get no answer: disk full" {
+			t.Errorf("problem %v", err)
+		}
+		v.store.fail = nil
+		if err := v.server.Problem(); err == nil {
+			t.Error("the problem is over before a commit has worked")
+		}
+		if got := describe(v.say(request)); got != "ACK 192.0.2.100 -> 01" {
+			t.Errorf("the server answered %s", got)
+		}
+		if err := v.server.Problem(); err != nil {
+			t.Errorf("after a commit that worked: %v", err)
+		}
+	}
+}
+
 func TestWhatIsPendingIsWrittenBeforeRunEnds(t *testing.T) {
 	store, conn := newSlow(), newPipe()
 	s := serve(t, store, conn)
@@ -303,7 +329,7 @@ func TestAPanicDoesNotEndTheServer(t *testing.T) {
 	conn.in <- message(t, 1, dhcpv4.MessageTypeDiscover)
 	conn.in <- []byte("nonsense")
 	s.mu.Lock()
-	s.table = newTable(nil)
+	s.table = newTable(nil, time.Time{})
 	s.mu.Unlock()
 	d := child()
 	s.Apply(model(t, d))

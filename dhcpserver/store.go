@@ -7,7 +7,8 @@ import "context"
 //
 // A Store is used by one Server at a time; Load and Put are never called at the same time.
 type Store interface {
-	// Load returns every lease of the Infra, one an address, in any order. Leases are never deleted.
+	// Load returns every lease of the Infra, one an address, in any order. Leases are never deleted. A lease that
+	// cannot be read has its address and StateDamaged; if its address cannot be read either, Load fails.
 	Load(ctx context.Context) ([]Lease, error)
 	// Put writes leases, each replacing what was stored for its address. The addresses of one call
 	// differ. It returns nil when all of them are durable: they survive the death of the process at

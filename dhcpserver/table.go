@@ -60,13 +60,17 @@ type offer struct {
 	age     *list.Element
 }
 
-func newTable(leases []Lease) *table {
+// newTable makes a table of stored leases. A damaged one may last as long as any lease can.
+func newTable(leases []Lease, now time.Time) *table {
 	t := &table{
 		byAddr: make(map[netip.Addr]*binding, len(leases)), byMAC: make(map[MAC]*binding, len(leases)),
 		offers: map[MAC]*offer{}, offerAge: list.New(),
 	}
 	for i := range leases {
 		lease := leases[i]
+		if lease.State == StateDamaged {
+			lease.Start, lease.Expires = now, now.Add(maxLeaseTime)
+		}
 		b := &binding{addr: lease.Address, lease: &lease, durable: &lease, index: -1}
 		t.byAddr[lease.Address] = b
 		t.remember(b)
@@ -76,7 +80,7 @@ func newTable(leases []Lease) *table {
 
 // remember makes b what its client has, unless the client has something newer.
 func (t *table) remember(b *binding) {
-	if b.lease == nil || b.lease.State == StateDeclined {
+	if b.lease == nil || b.lease.State == StateDeclined || b.lease.State == StateDamaged {
 		return
 	}
 	if old := t.byMAC[b.lease.MAC]; old == nil || b.lease.Start.After(old.lease.Start) || old.lease.State == StateReleased && b.lease.State == StateActive {
@@ -140,7 +144,16 @@ func (t *table) free(addr netip.Addr, mac MAC, now time.Time) bool {
 	}
 }
 
-// taken tells whether a client holds the address, or it is in quarantine.
+// keeps tells whether this client may go on with the address that it uses.
+func (t *table) keeps(addr netip.Addr, mac MAC, now time.Time) bool {
+	b := t.byAddr[addr]
+	return t.free(addr, mac, now) || b != nil && b.damaged() && t.belongs(addr, mac)
+}
+
+// damaged tells that nobody knows whose the address is.
+func (b *binding) damaged() bool { return b.lease != nil && b.lease.State == StateDamaged }
+
+// taken tells whether a client holds the address, or it is in quarantine, or may be a client's.
 func (b *binding) taken(now time.Time) bool {
 	return b.lease != nil && b.lease.State != StateReleased && now.Before(b.lease.Expires)
 }
