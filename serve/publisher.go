@@ -298,6 +298,11 @@ func (p *publisher) state() InfraState {
 			}
 		}
 	}
+	if server := p.dhcp.current(); server != nil && st.DHCP != nil && st.DHCP.Ready {
+		if err := server.Problem(); err != nil {
+			st.DHCP.Ready, st.DHCP.Message = false, err.Error()
+		}
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.proxy == nil {
