@@ -42,7 +42,7 @@ func testEdits(t *testing.T, p *page) {
 	}{
 		{"a changed field", dns, fmt.Sprintf(`{"spec":{"networkConfig":{"proxyIP":%q}}}`, p.address(99))},
 		{"a changed list", proxy, `{"spec":{"backends":[]}}`},
-		{"a removed field", dhcp, `{"spec":{"leaseConfig":{"leaseTime":null}}}`},
+		{"a removed field", dns, `{"spec":{"upstreamDNS":null}}`},
 		{"an added field", proxy, `{"spec":{"logLevel":"trace","proxyImage":"registry.example.com/other"}}`},
 		{"an added list", dhcp, `{"spec":{"options":[{"code":66,"value":"192.0.2.66"}]}}`},
 		{"owners taken away", dns, `{"metadata":{"ownerReferences":null}}`},

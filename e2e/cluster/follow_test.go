@@ -23,6 +23,7 @@ type page struct {
 // TestPage applies the manifests of the source page, and holds DNS, Envoy, children and statuses to what HyperShift and
 // Cluster API do around them.
 func TestPage(t *testing.T) {
+	t.Parallel()
 	s := newSite(t).withNeighbours(t)
 	p := &page{site: s, vlan: s.vlan(50)}
 	s.startBackends(t, "example-hcp-a", 1)

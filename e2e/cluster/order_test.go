@@ -25,6 +25,7 @@ import (
 
 // TestHub is about what the hub writes, with nobody to serve it.
 func TestHub(t *testing.T) {
+	t.Parallel()
 	s := newSite(t).withNeighbours(t)
 	p := s.newProcess(t, "--roles", "reconcile").start(t)
 	t.Run("order does not matter", func(t *testing.T) { testOrder(t, s) })
@@ -35,6 +36,8 @@ func TestHub(t *testing.T) {
 
 const (
 	orders = 50
+	// ordersOfConflicts are fewer, since more objects are involved.
+	ordersOfConflicts = 25
 	// atOnce is how many orders are tried at the same time, each in namespaces of its own.
 	atOnce = 5
 )
@@ -42,9 +45,10 @@ const (
 // testOrder creates the objects of the example in many orders. There is no conflict among them, so no route may appear
 // on the way that is not there in the end.
 func testOrder(t *testing.T, s *site) {
+	defer s.clear(t, "order", orders)
 	v := s.vlan(60)
 	routes := s.watchRoutes(t)
-	s.tryOrders(t, "order", s.neighbours(t, v)+"\n---\n"+s.page(t, v))
+	s.tryOrders(t, "order", s.neighbours(t, v)+"\n---\n"+s.page(t, v), orders)
 	seen, versions := routes()
 	t.Logf("%d versions of ProxyServers seen", versions)
 	if len(seen) < orders {
@@ -56,7 +60,7 @@ func testOrder(t *testing.T, s *site) {
 			t.Fatal(err)
 		}
 		final := routesOf(proxy)
-		if len(final) < 18 { // ten names, and four aliases and none for each of two sources
+		if len(final) != 20 { // five names, and from its source four aliases and none, of each cluster
 			t.Errorf("%s has only the routes %v", namespace, final)
 		}
 		for route := range before {
@@ -70,17 +74,18 @@ func testOrder(t *testing.T, s *site) {
 // testOrderOfConflicts does the same with attachments in conflict, a Machine that shows another one's address, an attachment
 // of no Infra, and an Infra without upstream resolvers.
 func testOrderOfConflicts(t *testing.T, s *site) {
+	defer s.clear(t, "clash", ordersOfConflicts)
 	v := s.vlan(60)
 	s.tryOrders(t, "clash", strings.Join([]string{
 		s.neighbours(t, v), strings.ReplaceAll(s.page(t, v), "    dnsServers:\n      - "+s.upstreamAddress()+"\n", ""),
 		s.anotherCluster(t, v, "example-hcp-c", 3, 130),
 		attachment("twin", "twin", "example-hcp-C", ""), machine("thief", "example-hcp-b", v.address(117), v.address(131)),
 		strings.Replace(attachment("lost", "lost", "lost", ""), "tenant-vlan100", "nowhere", 1),
-	}, "\n---\n"))
+	}, "\n---\n"), ordersOfConflicts)
 }
 
 // tryOrders creates objects in random orders and compares what comes of them.
-func (s *site) tryOrders(t *testing.T, prefix, manifests string) {
+func (s *site) tryOrders(t *testing.T, prefix, manifests string, orders int) {
 	t.Helper()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -121,6 +126,19 @@ func (s *site) tryOrders(t *testing.T, prefix, manifests string) {
 		}
 	}
 	t.Logf("each order came to\n%s", first["Infra tenant-vlan100"])
+}
+
+// clear takes what orders have made out of the way of what follows.
+func (s *site) clear(t *testing.T, prefix string, orders int) {
+	t.Helper()
+	for i := range orders {
+		for plural := range kinds {
+			client := s.Dynamic.Resource(resource(plural)).Namespace(fmt.Sprintf("%s-%d", prefix, i))
+			if err := client.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+				t.Error(err)
+			}
+		}
+	}
 }
 
 // inNamespaces moves manifests to namespaces of their own: that of the Infra instead of clusters, and those of its control

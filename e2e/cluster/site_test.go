@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -25,9 +24,6 @@ const (
 	portHTTPS   = 24443
 	portKubeAPI = 30443
 )
-
-// networks counts the sites of this run: each has networks of its own, and so have other runs at the same time.
-var networks atomic.Int32
 
 // site is a control plane, with what stands in for hosted clusters around it.
 type site struct {
@@ -47,8 +43,7 @@ type site struct {
 // it wants them. The flags are added to kube-apiserver's.
 func newSite(t *testing.T, flags ...string) *site {
 	t.Helper()
-	network := (os.Getpid()*5 + int(networks.Add(1))) % 64
-	s := &site{services: fmt.Sprintf("127.%d.", 64+network), vlans: fmt.Sprintf("127.%d.", 128+network)}
+	s := &site{}
 	var err error
 	if s.Site, err = stack.NewSite(); err != nil {
 		t.Fatal(err)
@@ -58,6 +53,7 @@ func newSite(t *testing.T, flags ...string) *site {
 			t.Errorf("stopping the site: %v", err)
 		}
 	})
+	s.takeNetworks(t)
 	// The cluster IPs are those of the loopback interface where backends can listen.
 	flags = append(flags, "--service-cluster-ip-range="+s.services+"0.0/16")
 	if s.ControlPlane, err = controlplane.Start(t.Context(), t.TempDir(), flags...); err != nil {
@@ -81,10 +77,22 @@ func newSite(t *testing.T, flags ...string) *site {
 	if s.kubeconfig, err = s.AdminKubeconfig(); err != nil {
 		t.Fatal(err)
 	}
-	if s.upstream, err = s.StartUpstream("", s.upstreamAddress()); err != nil {
-		t.Fatal(err)
-	}
 	return s
+}
+
+// takeNetworks finds networks of the loopback interface that no other site has, of this run or of another one. Whoever has
+// the address of the upstream DNS server has them.
+func (s *site) takeNetworks(t *testing.T) {
+	t.Helper()
+	var err error
+	for i := range 64 {
+		network := (os.Getpid() + i) % 64
+		s.services, s.vlans = fmt.Sprintf("127.%d.", 64+network), fmt.Sprintf("127.%d.", 128+network)
+		if s.upstream, err = s.StartUpstream("", s.upstreamAddress()); err == nil {
+			return
+		}
+	}
+	t.Fatal(err)
 }
 
 // withNeighbours installs the definitions of all neighbours.

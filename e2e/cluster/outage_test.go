@@ -1,0 +1,399 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/densityops/oooi/api/v1alpha1"
+	"github.com/densityops/oooi/e2e/stack"
+)
+
+// away is how long the API is away beyond what the steps of a test take: product rule 18 speaks of any time, and the watches,
+// Leases and timeouts that matter have all run out by then.
+const away = 5 * time.Second
+
+// isStale is a condition: the process says that it serves what it served last, or that it does not.
+func (p *process) isStale(want bool) func(context.Context) error {
+	return func(ctx context.Context) error {
+		s, err := p.status(ctx)
+		if err == nil && s.Stale != want {
+			err = fmt.Errorf("%s is stale: %t, want %t", p.name, s.Stale, want)
+		}
+		return err
+	}
+}
+
+// lease gets an address for a client over a relay in the VLAN.
+func (v vlan) lease(ctx context.Context, client byte) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	relay := stack.Relay{
+		Address: netip.AddrPortFrom(netip.MustParseAddr(v.address(240)), portDHCP),
+		Server:  netip.AddrPortFrom(netip.MustParseAddr(v.address(2)), portDHCP),
+	}
+	ack, err := relay.Lease(ctx, net.HardwareAddr{2, 0, 0, 0, 0, client})
+	if err != nil {
+		return "", err
+	}
+	return ack.YourIPAddr.String(), nil
+}
+
+// leases is a condition: a client gets an address by DHCP; the one that is wanted, unless that is empty.
+func (v vlan) leases(client byte, want string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		got, err := v.lease(ctx, client)
+		if err == nil && want != "" && got != want {
+			err = fmt.Errorf("client %d got %s, want %s", client, got, want)
+		}
+		return err
+	}
+}
+
+// TestAPIAway takes the API away, by a crash and by a freeze, and restarts the serving process meanwhile.
+func TestAPIAway(t *testing.T) {
+	t.Parallel()
+	for _, way := range []struct {
+		name       string
+		take, give func(*testing.T, *site)
+	}{
+		{"killed", func(t *testing.T, s *site) { must(t, s.APIServer.Kill()) }, func(t *testing.T, s *site) { must(t, s.APIServer.Start(t.Context())) }},
+		{"frozen", func(t *testing.T, s *site) { must(t, s.APIServer.Freeze()) }, func(t *testing.T, s *site) { must(t, s.APIServer.Thaw()) }},
+	} {
+		t.Run(way.name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t).withNeighbours(t)
+			s.deploy(t)
+			hub, serving := s.newHub(t).start(t), s.newServing(t)
+			w := s.serveTwoClusters(t, serving)
+			v := w.vlan
+			known, err := v.lease(t.Context(), 1)
+			must(t, err)
+			stop := w.asking(t, false)
+
+			way.take(t, s)
+			began := time.Now()
+			within(t, "names, routes and leases without the API", w.everyRoute(), v.leases(1, known), v.leases(2, ""))
+			w.alive(t)
+			stop()
+
+			stop = w.asking(t, true) // nobody answers while the process is away
+			serving.kill(t)
+			serving.launch(t)
+			within(t, "what was served last", serving.isStale(true), serving.ready)
+			stop()
+			stop = w.asking(t, false)
+			within(t, "names, routes and leases after a restart", w.everyRoute(), v.leases(1, known), v.leases(3, ""))
+			if !strings.Contains(serving.run.Log(), "serving what was served last") {
+				t.Errorf("the log does not say that it serves what it served last:\n%s", serving.run.Tail(20))
+			}
+			within(t, "the API to be away for long enough", func(context.Context) error {
+				if rest := away - time.Since(began); rest > 0 {
+					return fmt.Errorf("%s more", rest)
+				}
+				return nil
+			})
+			w.alive(t)
+			if after := w.count(t); after["listener_manager.lds.update_success"] != w.counters["listener_manager.lds.update_success"] {
+				t.Errorf("Envoy was sent listeners anew over the restart: %d, then %d", w.counters["listener_manager.lds.update_success"], after["listener_manager.lds.update_success"])
+			}
+
+			way.give(t, s)
+			within(t, "the API's return", serving.isStale(false), hub.leads(true))
+			w.untouched(t, "the API is back")
+			stop()
+
+			// Changes made right after the return arrive complete, and cut nobody off.
+			way.take(t, s)
+			within(t, "names and routes without the API", w.everyRoute())
+			way.give(t, s)
+			s.startBackends(t, "example-hcp-c", 3)
+			s.apply(t, s.anotherCluster(t, v, "example-hcp-c", 3, 140))
+			within(t, "the new cluster",
+				v.resolves("api.example-hcp-c.clusters.example.com", v.address(4)),
+				s.answers(v.call(140, "kubernetes", portHTTPS), "example-hcp-c/kube-apiserver"),
+				s.answers(v.call(119, "ignition.example-hcp-c.clusters.example.com", portHTTPS), "example-hcp-c/ignition-server-proxy"),
+				w.everyRoute(),
+				s.says("Infra", infra, v1alpha1.ConditionReady, "True Ready"))
+			w.alive(t)
+			after := w.count(t)
+			for _, name := range []string{"listener_manager.listener_removed", "cluster_manager.cluster_removed", "listener_manager.lds.update_rejected", "cluster_manager.cds.update_rejected"} {
+				if after[name] != w.counters[name] {
+					t.Errorf("Envoy's %s went from %d to %d: a part of the world was taken away on the way", name, w.counters[name], after[name])
+				}
+			}
+		})
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// listens tells where a process of a VLAN listens, apart from its status.
+func (p *process) listens(v vlan) []string {
+	var open []string
+	if c, err := net.DialTimeout("tcp4", p.XDS, time.Second); err == nil {
+		_ = c.Close() // only opened
+		open = append(open, "xDS "+p.XDS)
+	}
+	for name, address := range map[string]string{"DNS": v.dns(), "DHCP": fmt.Sprintf("%s:%d", v.address(2), portDHCP)} {
+		// Nobody has the port when it can be had.
+		if c, err := net.ListenPacket("udp4", address); err != nil {
+			open = append(open, name+" "+address)
+		} else {
+			_ = c.Close() // only opened
+		}
+	}
+	return open
+}
+
+// TestStartWithoutAPI starts the serving process while the API is away and there is nothing to serve instead, or something
+// that cannot be trusted.
+func TestStartWithoutAPI(t *testing.T) {
+	t.Parallel()
+	s := newSite(t).withNeighbours(t)
+	s.deploy(t)
+	hub := s.newHub(t).start(t)
+	v := s.vlan(1)
+	s.apply(t, s.page(t, v), s.neighbours(t, v))
+	within(t, "the children", s.there(ours("ProxyServer", infra+"-proxy")), s.there(ours("DNSServer", infra+"-dns")), s.there(ours("DHCPServer", infra+"-dhcp")))
+	good := s.newServing(t).start(t)
+	within(t, "the page", v.resolves("api.example-hcp-a.clusters.example.com", v.address(4)))
+	must(t, good.run.Stop())
+	whole, err := os.ReadFile(filepath.Join(good.state, "children.json"))
+	must(t, err)
+	must(t, s.APIServer.Kill())
+
+	for _, c := range []struct{ name, saved string }{
+		{"nothing", ""},
+		{"torn", string(whole[:len(whole)/2])},
+		{"empty", " "},
+		{"other", "<html>\n"},
+		{"flipped", strings.Replace(string(whole), v.address(4), v.address(5), 1)},
+		{"null", "null"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			serving := s.newServing(t)
+			file := filepath.Join(serving.state, "children.json")
+			if c.saved != "" {
+				must(t, os.MkdirAll(serving.state, 0o700))
+				must(t, os.WriteFile(file, []byte(c.saved), 0o600))
+			}
+			serving.launch(t)
+			within(t, "a clear word", func(context.Context) error {
+				log := serving.run.Log()
+				if strings.Contains(log, "serving what was served last") {
+					return stack.Final(errors.New("it serves what it cannot trust"))
+				}
+				for line := range strings.Lines(log) {
+					if strings.Contains(line, "level=ERROR") && strings.Contains(line, "nothing is served yet") && strings.Contains(line, file) {
+						return nil
+					}
+				}
+				return fmt.Errorf("the log says:\n%s", log)
+			})
+			if open := serving.listens(v); len(open) > 0 {
+				t.Errorf("it listens: %v", open)
+			}
+			if err := serving.ready(t.Context()); err == nil {
+				t.Error("it says that it is ready")
+			}
+			if s, err := serving.status(t.Context()); err != nil || s.Stale {
+				t.Errorf("its status: %+v (%v), want one that is not stale: it serves nothing", s, err)
+			}
+			must(t, serving.run.Stop())
+		})
+	}
+
+	// Whatever was kept, the API's return heals it.
+	serving := s.newServing(t)
+	must(t, os.MkdirAll(serving.state, 0o700))
+	must(t, os.WriteFile(filepath.Join(serving.state, "children.json"), whole[:len(whole)/2], 0o600))
+	serving.launch(t)
+	must(t, s.APIServer.Start(t.Context()))
+	within(t, "the API's return", serving.ready, serving.isStale(false), v.resolves("api.example-hcp-a.clusters.example.com", v.address(4)))
+	now, err := os.ReadFile(filepath.Join(serving.state, "children.json"))
+	if err != nil || len(now) < len(whole)/2+1 {
+		t.Errorf("what is kept is still torn: %d bytes (%v)", len(now), err)
+	}
+	within(t, "the hub", hub.ready)
+}
+
+// TestWatchesExpire freezes hub and servers while the world goes on and the API server starts anew: it no longer knows the
+// versions that their watches ask for (410 Gone).
+func TestWatchesExpire(t *testing.T) {
+	t.Parallel()
+	s := newSite(t).withNeighbours(t)
+	s.deploy(t)
+	hub, serving := s.newHub(t).start(t), s.newServing(t)
+	w := s.serveTwoClusters(t, serving)
+	v := w.vlan
+	w.aWorkerComes(t, "goes", 150)
+
+	mark, err := s.Mark()
+	must(t, err)
+	for _, p := range []*process{hub, serving} {
+		p.signal(t, syscall.SIGSTOP)
+	}
+	s.startBackends(t, "example-hcp-c", 3)
+	s.apply(t, s.anotherCluster(t, v, "example-hcp-c", 3, 140))
+	s.remove(t, refers("cluster.x-k8s.io/v1beta2", "Machine", "clusters-example-hcp-b/goes"))
+	must(t, s.APIServer.Stop())
+	must(t, s.APIServer.Start(t.Context()))
+	// Versions that the watches ask for are older than all that the new API server has in memory once anything is written to it.
+	s.patch(t, refers("cluster.x-k8s.io/v1beta2", "Machine", "clusters-example-hcp-a/example-hcp-a-worker-0"), `{"metadata": {"labels": {"touched": "yes"}}}`)
+	for _, p := range []*process{serving, hub} {
+		p.signal(t, syscall.SIGCONT)
+	}
+	within(t, "what happened meanwhile",
+		s.answers(v.call(140, "kubernetes", portHTTPS), "example-hcp-c/kube-apiserver"),
+		s.answers(v.call(150, "kubernetes", portHTTPS), "closed"),
+		w.everyRoute(),
+		s.says("Infra", infra, v1alpha1.ConditionReady, "True Ready"))
+	w.alive(t)
+	requests, err := s.Requests(mark)
+	must(t, err)
+	expired := 0
+	for _, r := range requests {
+		if r.Verb == "watch" && r.Code == http.StatusGone && (r.User == hubAccount || r.User == vlanAccount) {
+			expired++
+		}
+	}
+	if expired == 0 {
+		t.Error("no watch was told 410 Gone: the test proves nothing")
+	}
+	w.aWorkerComes(t, "later", 151)
+	w.alive(t)
+}
+
+// slowLink is a TCP relay to the API server that passes so many bytes a second to its clients.
+type slowLink struct {
+	address  string
+	listener net.Listener
+	running  sync.WaitGroup
+}
+
+func newSlowLink(t *testing.T, to string, bytesPerSecond int) *slowLink {
+	t.Helper()
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	must(t, err)
+	l := &slowLink{address: listener.Addr().String(), listener: listener}
+	ctx, cancel := context.WithCancel(context.Background())
+	l.running.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp4", to)
+			if err != nil {
+				_ = client.Close() // the client sees it
+				continue
+			}
+			hangUp := sync.OnceFunc(func() { _, _ = client.Close(), server.Close() })
+			stop := context.AfterFunc(ctx, hangUp)
+			l.running.Go(func() {
+				defer stop()
+				defer hangUp()
+				buffer := make([]byte, 64<<10)
+				for {
+					n, err := client.Read(buffer)
+					if err != nil {
+						return
+					}
+					if _, err := server.Write(buffer[:n]); err != nil {
+						return
+					}
+				}
+			})
+			l.running.Go(func() {
+				defer hangUp()
+				buffer := make([]byte, max(1, bytesPerSecond/20))
+				ticker := time.NewTicker(time.Second / 20)
+				defer ticker.Stop()
+				for range ticker.C {
+					n, err := server.Read(buffer)
+					if err != nil {
+						return
+					}
+					if _, err := client.Write(buffer[:n]); err != nil {
+						return
+					}
+				}
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close() // ends Accept
+		cancel()
+		l.running.Wait()
+	})
+	return l
+}
+
+// TestSlowLists starts a hub and a serving process behind a link so slow that some kinds are read seconds before
+// others: what they do not know yet must not look like something that is gone.
+func TestSlowLists(t *testing.T) {
+	t.Parallel()
+	s := newSite(t).withNeighbours(t)
+	s.deploy(t)
+	hub, serving := s.newHub(t).start(t), s.newServing(t)
+	w := s.serveTwoClusters(t, serving)
+	stop := w.asking(t, true)
+	mark, err := s.Mark()
+	must(t, err)
+
+	link := newSlowLink(t, strings.TrimPrefix(s.URL(), "https://"), 24<<10)
+	behind := func(p *process) *process {
+		t.Helper()
+		i := 0
+		for j, a := range p.Args {
+			if a == "--kubeconfig" {
+				i = j + 1
+			}
+		}
+		config, err := clientcmd.LoadFromFile(p.Args[i])
+		must(t, err)
+		for _, c := range config.Clusters {
+			c.Server = "https://" + link.address
+		}
+		file := filepath.Join(s.Folder, p.name+".slow.kubeconfig")
+		must(t, clientcmd.WriteToFile(*config, file))
+		p.Args[i] = file
+		return p
+	}
+	must(t, hub.run.Stop())
+	must(t, serving.run.Stop())
+	behind(hub).launch(t)
+	behind(serving).launch(t)
+	within(t, "the hub behind the slow link", hub.ready, hub.leads(true))
+	within(t, "the servers behind the slow link", serving.ready, serving.isStale(false), w.everyRoute(),
+		s.says("ProxyServer", infra+"-proxy", v1alpha1.ConditionProgrammed, "True Acknowledged"))
+	w.untouched(t, "hub and servers read the world slowly")
+	stop()
+	requests, err := s.Requests(mark)
+	must(t, err)
+	for _, r := range requests {
+		if r.Write() && r.User == hubAccount && r.Subresource == "" && r.Group == v1alpha1.GroupVersion.Group {
+			t.Errorf("the hub wrote a child though nothing had changed: %s", r)
+		}
+	}
+	w.aWorkerComes(t, "slowly", 160)
+	w.alive(t)
+}
