@@ -64,6 +64,11 @@ func (p *publisher) publish(c Children) {
 	p.mu.Lock()
 	p.next = &c
 	p.mu.Unlock()
+	p.wake()
+}
+
+// wake makes run publish the newest children. It never blocks.
+func (p *publisher) wake() {
 	select {
 	case p.changed <- struct{}{}:
 	default:
@@ -72,6 +77,15 @@ func (p *publisher) publish(c Children) {
 
 // stop ends the publisher; run returns when its servers have stopped.
 func (p *publisher) stop() { close(p.quit) }
+
+func (p *publisher) stopped() bool {
+	select {
+	case <-p.quit:
+		return true
+	default:
+		return false
+	}
+}
 
 func (p *publisher) run(ctx context.Context) {
 	defer close(p.done)
@@ -93,6 +107,9 @@ func (p *publisher) run(ctx context.Context) {
 			p.server.xds.Remove(p.infra)
 			return
 		case <-p.changed:
+			if p.stopped() {
+				continue // for quit: an Infra that has gone is not published again
+			}
 		}
 		p.mu.Lock()
 		c := p.next
@@ -170,7 +187,7 @@ func (p *publisher) waitForRoutes(ctx context.Context) bool {
 		_ = <-acknowledged // the Infra has gone: its names are not published any more
 		return false
 	case <-p.changed:
-		p.changed <- struct{}{}
+		p.wake() // for run, which looks at the newest children
 		cancel()
 		_ = <-acknowledged // the newer children are waited for instead
 		return false

@@ -76,9 +76,13 @@ func TestNothingListensBeforeTheFirstChildren(t *testing.T) {
 	if err := s.Ready(); err == nil {
 		t.Error("ready before the first children")
 	}
-	if c, err := net.Dial("tcp", s.cfg.XDSListen); err == nil {
-		_ = c.Close()
-		t.Error("the xDS server listens before the first children")
+	// Whoever listens on the address now is not the server.
+	l, err := net.Listen("tcp", s.cfg.XDSListen)
+	if err != nil {
+		t.Fatalf("the xDS server listens before the first children: %v", err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
 	}
 	s.Apply(nil)
 	s.await("ready", func() bool { return s.Ready() == nil })
@@ -151,6 +155,18 @@ func TestInfraThatComesBackKeepsItsRoutes(t *testing.T) {
 	if s.xds.Version(infra) == "" {
 		t.Error("the end of the Infra that went took the routes of the one that came back")
 	}
+}
+
+func TestManyChangesWhileANameWaits(t *testing.T) {
+	s := start(t, "127.0.44.0/24")
+	s.Apply([]Children{s.children("a")})
+	s.awaitAnswer("api.a.example.com.", "127.0.44.4")
+	envoy := s.connectEnvoy()
+	envoy.acknowledgeAll("api.a.example.com")
+	for range 2000 { // each gives up the wait for the one before
+		s.Apply([]Children{s.children("a", "b")})
+	}
+	s.awaitAnswer("api.b.example.com.", "127.0.44.4") // at the latest after routePatience
 }
 
 func TestEachNewNameWaitsForItsOwnRoute(t *testing.T) {

@@ -34,7 +34,9 @@ type folder struct {
 	changed chan struct{} // room for one
 	result  atomic.Pointer[plan.Result]
 
-	forgetful error // why the sources are not remembered; owned by run
+	// Owned by run: why the sources are not remembered, and when it was tried last.
+	forgetful       error
+	triedToRemember time.Time
 }
 
 func newFolder(log *slog.Logger, s *settings, server *serve.Server, source *files.Source) (*folder, error) {
@@ -99,7 +101,9 @@ func (f *folder) run(ctx context.Context, leasesChanged <-chan struct{}) error {
 			return nil
 		case <-ticker.C:
 			f.report()
-			continue
+			if f.forgetful == nil || time.Since(f.triedToRemember) < rememberRetry {
+				continue
+			}
 		case <-f.changed:
 		case <-leasesChanged:
 		}
@@ -144,13 +148,11 @@ const rememberRetry = 10 * time.Second
 // remember keeps the sources, and plans again a little later when they cannot be kept. It logs when that changes.
 func (f *folder) remember(result *plan.Result) {
 	err := f.memory.Keep(result)
+	f.triedToRemember = time.Now()
 	switch {
-	case err != nil:
-		if f.forgetful == nil {
-			f.log.Error("sources of workers are not remembered over a restart, trying again", "error", err)
-		}
-		time.AfterFunc(rememberRetry, f.notify)
-	case f.forgetful != nil:
+	case err != nil && f.forgetful == nil:
+		f.log.Error("sources of workers are not remembered over a restart, trying again", "error", err)
+	case err == nil && f.forgetful != nil:
 		f.log.Info("sources of workers are remembered again")
 	}
 	f.forgetful = err

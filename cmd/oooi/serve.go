@@ -118,7 +118,10 @@ func defaultStateDir() string {
 	if dir := os.Getenv("XDG_STATE_HOME"); dir != "" {
 		return filepath.Join(dir, "oooi")
 	}
-	home, _ := os.UserHomeDir()
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "" // --state-dir must be given
+	}
 	return filepath.Join(home, ".local", "state", "oooi")
 }
 

@@ -46,6 +46,26 @@ func leaveOutConflicts(infra *Infra) {
 				list(parties), parties[0].hostedCluster))
 		}
 	}
+	leaveOutSharedControlPlanes(infra)
+}
+
+// leaveOutSharedControlPlanes leaves out attachments of different HostedClusters that lead to one control-plane namespace,
+// by an override or because HyperShift's name for it is ambiguous: names of one cluster would reach the other's.
+func leaveOutSharedControlPlanes(infra *Infra) {
+	byNamespace := map[string][]*Attachment{}
+	for _, a := range infra.Attachments {
+		if a.LeftOut == nil {
+			namespace := a.Object.ControlPlaneNamespace()
+			byNamespace[namespace] = append(byNamespace[namespace], a)
+		}
+	}
+	for namespace, parties := range byNamespace {
+		if len(parties) > 1 {
+			leaveOut(parties, v1alpha1.ReasonDuplicateHostedCluster, fmt.Sprintf(
+				"attachments %s lead to one control-plane namespace, %s: correct controlPlaneNamespace or hostedClusterRef of all but one",
+				list(parties), namespace))
+		}
+	}
 }
 
 // coveredBy gives the domains that have the given domain among their names: as one of the five, or

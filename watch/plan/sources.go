@@ -84,8 +84,13 @@ func (c *claimant) claimShown(w *index, shown map[netip.Addr]bool, live map[neti
 		for _, address := range m.shown {
 			shown[address] = true
 			claim := c.claim(address, m.machine.Name, m.machine.UID)
-			// The lease comes last: a Machine may show an address that another MAC has got meanwhile.
-			mac := cmp.Or(macs[address], last[memory{address, claim.Machine, claim.UID}], live[address])
+			// The lease only counts when the address is new to the Machine: it may go on showing one that
+			// another MAC has got meanwhile.
+			mac, known := last[memory{address, claim.Machine, claim.UID}]
+			if !known {
+				mac = live[address]
+			}
+			mac = cmp.Or(macs[address], mac)
 			c.Sources = append(c.Sources, Source{Claim: claim, MAC: mac})
 		}
 	}
