@@ -316,6 +316,15 @@ func TestConversations(t *testing.T) {
 			> 03 DISCOVER requested=192.0.2.102
 			< OFFER 192.0.2.102 -> 03
 		`,
+		"DECLINE of a mere offer takes nothing out of the pool": `
+			> 01 DISCOVER
+			< OFFER 192.0.2.100 -> 01
+			> 01 DECLINE requested=192.0.2.100 server=192.0.2.2
+			< silence
+			after 2m
+			> 02 DISCOVER requested=192.0.2.100
+			< OFFER 192.0.2.100 -> 02
+		`,
 		"DECLINE without an address": lease + `
 			> 01 DECLINE server=192.0.2.2
 			< silence

@@ -177,9 +177,8 @@ func (t *table) declining(r *request, now time.Time) verdict {
 	if b == nil {
 		return ignore(dropNotHolder)
 	}
-	leased := b.lease != nil && b.lease.MAC == r.mac && b.lease.Live(now)
-	offered := b.offer != nil && b.offer.mac == r.mac
-	if !leased && !offered {
+	// Only the holder can know: an offer costs nothing, and a stranger could empty the pool with them.
+	if b.lease == nil || b.lease.MAC != r.mac || !b.lease.Live(now) {
 		return ignore(dropNotHolder)
 	}
 	return verdict{change: t.decline(r, b, now)}

@@ -123,6 +123,9 @@ func (b *builder) buildListener(l *listener, m *matchers) (*listenerv3.Listener,
 		SocketOptions:                 []*core.SocketOption{buildUserTimeout()},
 		// The address may be claimed after Envoy started, or move here at a failover.
 		Freebind: wrapperspb.Bool(!b.opts.AnyAddress),
+		// Two Envoys at one address would share its connections, and each knows the routes of its own Infra
+		// only: the second one must fail to listen.
+		EnableReusePort: wrapperspb.Bool(false),
 	}, nil
 }
 
@@ -198,7 +201,7 @@ func buildCluster(t *target) (*clusterv3.Cluster, *endpointv3.ClusterLoadAssignm
 		// One name that does not resolve must not hold up the start of everybody else.
 		cluster.WaitForWarmOnInit = wrapperspb.Bool(false)
 		return cluster, nil, nil
-	case len(backend.Addresses) == 1:
+	case len(backend.Addresses) == 1 && !backend.Headless:
 		cluster.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
 		cluster.LoadAssignment = endpoints
 		return cluster, nil, nil

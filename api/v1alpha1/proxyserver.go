@@ -103,6 +103,9 @@ type Backend struct {
 	// +listType=atomic
 	// +optional
 	Addresses []string `json:"addresses,omitempty"`
+	// Headless tells that the addresses are endpoints of a headless Service, which move.
+	// +optional
+	Headless bool `json:"headless,omitempty"`
 	// SourcePrefixRanges are the sources of the attachment, as /32s.
 	// +listType=atomic
 	// +optional

@@ -94,6 +94,7 @@ func backendsOf(a *Attachment) []v1alpha1.Backend {
 			TargetNamespace: a.Object.ControlPlaneNamespace(),
 			TargetPort:      t.targetPort,
 			Addresses:       t.addresses,
+			Headless:        t.headless,
 			TimeoutSeconds:  30,
 		}
 	}

@@ -22,6 +22,8 @@ type target struct {
 	addresses []string
 	// targetPort on those addresses: the Service's port, or the pods' behind a headless Service.
 	targetPort int32
+	// headless: the addresses are endpoints, which move.
+	headless bool
 	// missing says why there are no addresses.
 	missing string
 }
@@ -97,6 +99,7 @@ func (t *target) resolve(namespace string, w *index) {
 
 // resolveHeadless takes the ready endpoints of a headless Service, at the port of its pods.
 func (t *target) resolveHeadless(s *corev1.Service, e *Endpoints) {
+	t.headless = true
 	if p := servicePort(s, t.port); p != nil && p.TargetPort.IntVal != 0 {
 		t.targetPort = p.TargetPort.IntVal
 	}
