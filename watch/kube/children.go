@@ -16,8 +16,10 @@ import (
 
 	"github.com/google/renameio/v2"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -75,7 +77,12 @@ func NewWatcher(cfg WatcherConfig) (*Watcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	options := cache.Options{Scheme: scheme, DefaultTransform: strip}
+	// The kinds are known: a server must not need the API to start.
+	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{v1alpha1.GroupVersion})
+	for _, kind := range []string{"DHCPServer", "DNSServer", "ProxyServer"} {
+		mapper.Add(v1alpha1.GroupVersion.WithKind(kind), meta.RESTScopeNamespace)
+	}
+	options := cache.Options{Scheme: scheme, Mapper: mapper, DefaultTransform: strip}
 	if infra := cfg.Infra; infra.Name != "" {
 		only := func(name string) cache.ByObject {
 			return cache.ByObject{

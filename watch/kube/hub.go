@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
@@ -35,8 +36,9 @@ const (
 	firstRetry, lastRetry = 500 * time.Millisecond, time.Minute
 	// writers is how many Infras are written at once.
 	writers = 4
-	// look is how often the Leases of serving processes are looked at for those that have run out.
-	look = 5 * time.Second
+	// look is how often it is looked at what changes by time alone: Leases of serving processes that run out, and
+	// Envoys that do not answer.
+	look = time.Second
 )
 
 // HubConfig is what a Hub needs.
@@ -74,6 +76,10 @@ type Hub struct {
 	// wasAlive are the Leases of serving processes that were renewed in time when last looked at; guarded by world.mu.
 	wasAlive map[types.NamespacedName]bool
 
+	// pending are the ProxyServers that an Envoy has not answered for yet, and since when.
+	pendingMu sync.Mutex
+	pending   map[types.NamespacedName]time.Time
+
 	failuresMu sync.Mutex
 	failures   map[types.NamespacedName]*failure
 }
@@ -110,16 +116,21 @@ func NewHub(cfg HubConfig) (*Hub, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cluster at %s: %w", cfg.REST.Host, err)
 	}
+	asked, err := discovery.NewDiscoveryClientForConfig(cfg.REST)
+	if err != nil {
+		return nil, fmt.Errorf("cluster at %s: %w", cfg.REST.Host, err)
+	}
 	writer, err := client.New(cfg.REST, client.Options{Scheme: scheme})
 	if err != nil {
 		return nil, fmt.Errorf("cluster at %s: %w", cfg.REST.Host, err)
 	}
 	h := &Hub{
-		cfg: cfg, world: newWorld(c, cfg.Log), client: writer,
+		cfg: cfg, world: newWorld(c, asked, cfg.Log), client: writer,
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstRetry, lastRetry)),
 		remembered: map[types.NamespacedName][]v1alpha1.Source{},
 		wasAlive:   map[types.NamespacedName]bool{},
+		pending:    map[types.NamespacedName]time.Time{},
 		failures:   map[types.NamespacedName]*failure{},
 	}
 	h.metrics = newHubMetrics(cfg.Registerer, h.queue.Len)
@@ -181,7 +192,7 @@ func (h *Hub) planOnChange(ctx context.Context) error {
 			return nil
 		case <-h.world.changed:
 		case <-ticker.C:
-			if !h.servingChanged() {
+			if !h.servingChanged() && !h.pendingChanged() {
 				continue
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -63,7 +64,24 @@ type Reporter struct {
 type reported struct {
 	dhcp, dns, proxy written
 	counted, renewed time.Time
+	pendingSince     time.Time // an Envoy has not answered since then; zero: all have
 	failing          bool
+}
+
+// pendingPatience is how long an Envoy may take for its answer before that is worth a write: the object may be large, and Envoy
+// answers within milliseconds.
+const pendingPatience = time.Second
+
+// hold tells whether to wait for Envoys that have not answered yet.
+func (r *reported) hold(envoys []v1alpha1.EnvoyStatus, generation int64, now time.Time) bool {
+	pending := slices.ContainsFunc(envoys, func(e v1alpha1.EnvoyStatus) bool { return e.Error == "" && e.Generation != generation })
+	switch {
+	case !pending:
+		r.pendingSince = time.Time{}
+	case r.pendingSince.IsZero():
+		r.pendingSince = now
+	}
+	return pending && now.Sub(r.pendingSince) < pendingPatience
 }
 
 // written is the status that was written last of one child. A child that was deleted and made anew has none yet.
@@ -164,7 +182,9 @@ func (r *Reporter) write(ctx context.Context, rep Report, last *reported, now ti
 		for i := range envoys {
 			envoys[i].Process = r.cfg.Identity
 		}
-		errs = append(errs, r.put(ctx, p, &envoysStatus{Envoys: envoys}, &last.proxy))
+		if !last.hold(envoys, p.Generation, now) {
+			errs = append(errs, r.put(ctx, p, &envoysStatus{Envoys: envoys}, &last.proxy))
+		}
 	}
 	return errors.Join(errs...)
 }

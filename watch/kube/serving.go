@@ -111,12 +111,19 @@ func (h *Hub) proxyConditions(p *v1alpha1.ProxyServer, alive map[string]bool) []
 		}
 		envoys++
 	}
+	waiting := envoys > 0 && len(refused) == 0 && len(pending) > 0
+	if !waiting {
+		h.notPending(p)
+	}
 	switch {
 	case len(refused) > 0:
 		programmed.Status, programmed.Reason, programmed.Message = metav1.ConditionFalse, v1alpha1.ReasonRefused, strings.Join(refused, "; ")
 	case envoys == 0:
 		programmed.Status, programmed.Reason, programmed.Message = metav1.ConditionFalse, v1alpha1.ReasonNoEnvoy, "no Envoy is connected"
-	case len(pending) > 0:
+	case waiting && !h.pendingTooLong(p) && len(p.Status.Conditions) > 0:
+		// Envoy answers within milliseconds: what is said of the generation before stands until then.
+		return p.Status.Conditions
+	case waiting:
 		programmed.Status, programmed.Reason = metav1.ConditionFalse, v1alpha1.ReasonPending
 		programmed.Message = "not acknowledged yet by Envoy " + strings.Join(pending, ", ")
 	default:
@@ -126,6 +133,38 @@ func (h *Hub) proxyConditions(p *v1alpha1.ProxyServer, alive map[string]bool) []
 	ready := programmed
 	ready.Type = v1alpha1.ConditionReady
 	return []metav1.Condition{programmed, ready}
+}
+
+// pendingTooLong tells whether Envoys have been silent about a generation for longer than is worth waiting with the word.
+func (h *Hub) pendingTooLong(p *v1alpha1.ProxyServer) bool {
+	h.pendingMu.Lock()
+	defer h.pendingMu.Unlock()
+	key := client.ObjectKeyFromObject(p)
+	since := h.pending[key]
+	if since.IsZero() {
+		h.pending[key] = h.cfg.Clock()
+		return false
+	}
+	return h.cfg.Clock().Sub(since) >= pendingPatience
+}
+
+func (h *Hub) notPending(p *v1alpha1.ProxyServer) {
+	h.pendingMu.Lock()
+	defer h.pendingMu.Unlock()
+	delete(h.pending, client.ObjectKeyFromObject(p))
+}
+
+// pendingChanged tells whether some Envoy has just been silent for too long.
+func (h *Hub) pendingChanged() bool {
+	h.pendingMu.Lock()
+	defer h.pendingMu.Unlock()
+	for _, since := range h.pending {
+		// For a while, not for ever: nothing may change any more.
+		if late := h.cfg.Clock().Sub(since) - pendingPatience; late >= 0 && late < 2*look {
+			return true
+		}
+	}
+	return false
 }
 
 // proxyStatus is the hub's share of a ProxyServer's status; each serving process has its own.

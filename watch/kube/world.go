@@ -13,12 +13,14 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -33,15 +35,16 @@ const missingRetry = 5 * time.Second
 
 // world is the objects of a cluster, as its informers see them, reduced to what is read.
 type world struct {
-	log   *slog.Logger
-	cache cache.Cache
+	log       *slog.Logger
+	cache     cache.Cache
+	discovery discovery.ServerResourcesInterface
 	// changed has room for one: something that is read has changed.
 	changed chan struct{}
 
 	mu sync.Mutex
 	// missing says of each kind that was looked up whether the cluster lacks it.
 	missing map[string]bool
-	synced  []toolscache.ResourceEventHandlerRegistration
+	synced  map[string]toolscache.ResourceEventHandlerRegistration // by kind
 
 	infras      map[types.NamespacedName]*v1alpha1.Infra
 	attachments map[types.NamespacedName]*v1alpha1.InfraClusterAttachment
@@ -65,11 +68,14 @@ type kind struct {
 	// objects to try, one a version, until one is served.
 	objects []client.Object
 	handler toolscache.ResourceEventHandler
+	// clear forgets what was read. The lock of the world is held.
+	clear func()
 }
 
-func newWorld(c cache.Cache, log *slog.Logger) *world {
+func newWorld(c cache.Cache, d discovery.ServerResourcesInterface, log *slog.Logger) *world {
 	return &world{
-		log: log, cache: c, changed: make(chan struct{}, 1), missing: map[string]bool{},
+		log: log, cache: c, discovery: d, changed: make(chan struct{}, 1), missing: map[string]bool{},
+		synced:      map[string]toolscache.ResourceEventHandlerRegistration{},
 		infras:      map[types.NamespacedName]*v1alpha1.Infra{},
 		attachments: map[types.NamespacedName]*v1alpha1.InfraClusterAttachment{},
 		dhcp:        map[types.NamespacedName]*v1alpha1.DHCPServer{},
@@ -97,22 +103,27 @@ func (w *world) kinds() []kind {
 	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	own := v1alpha1.GroupVersion.Group
 	return []kind{
-		{"Infra." + own, []client.Object{&v1alpha1.Infra{}}, track(w, w.infras, asIs[*v1alpha1.Infra])},
-		{"InfraClusterAttachment." + own, []client.Object{&v1alpha1.InfraClusterAttachment{}}, track(w, w.attachments, asIs[*v1alpha1.InfraClusterAttachment])},
-		{"DHCPServer." + own, []client.Object{&v1alpha1.DHCPServer{}}, track(w, w.dhcp, asIs[*v1alpha1.DHCPServer])},
-		{"DNSServer." + own, []client.Object{&v1alpha1.DNSServer{}}, track(w, w.dns, asIs[*v1alpha1.DNSServer])},
-		{"ProxyServer." + own, []client.Object{&v1alpha1.ProxyServer{}}, track(w, w.proxies, asIs[*v1alpha1.ProxyServer])},
-		{"Lease.coordination.k8s.io", []client.Object{&coordinationv1.Lease{}}, track(w, w.serving, asIs[*coordinationv1.Lease])},
-		{"Namespace", []client.Object{namespace}, track(w, w.namespaces, func(client.Object) struct{} { return struct{}{} })},
-		{"Service", []client.Object{&corev1.Service{}}, track(w, w.services, asIs[*corev1.Service])},
-		{"EndpointSlice.discovery.k8s.io", []client.Object{&discoveryv1.EndpointSlice{}}, track(w, w.slices, readSlice)},
-		{"HostedCluster.hypershift.openshift.io", []client.Object{&hypershift.HostedCluster{}}, track(w, w.clusters, asIs[*hypershift.HostedCluster])},
-		{"NodePool.hypershift.openshift.io", []client.Object{&hypershift.NodePool{}}, track(w, w.nodePools, asIs[*hypershift.NodePool])},
-		{"Machine.cluster.x-k8s.io", []client.Object{
+		of("Infra."+own, []client.Object{&v1alpha1.Infra{}}, w, w.infras, asIs[*v1alpha1.Infra]),
+		of("InfraClusterAttachment."+own, []client.Object{&v1alpha1.InfraClusterAttachment{}}, w, w.attachments, asIs[*v1alpha1.InfraClusterAttachment]),
+		of("DHCPServer."+own, []client.Object{&v1alpha1.DHCPServer{}}, w, w.dhcp, asIs[*v1alpha1.DHCPServer]),
+		of("DNSServer."+own, []client.Object{&v1alpha1.DNSServer{}}, w, w.dns, asIs[*v1alpha1.DNSServer]),
+		of("ProxyServer."+own, []client.Object{&v1alpha1.ProxyServer{}}, w, w.proxies, asIs[*v1alpha1.ProxyServer]),
+		of("Lease.coordination.k8s.io", []client.Object{&coordinationv1.Lease{}}, w, w.serving, asIs[*coordinationv1.Lease]),
+		of("Namespace", []client.Object{namespace}, w, w.namespaces, func(client.Object) struct{} { return struct{}{} }),
+		of("Service", []client.Object{&corev1.Service{}}, w, w.services, asIs[*corev1.Service]),
+		of("EndpointSlice.discovery.k8s.io", []client.Object{&discoveryv1.EndpointSlice{}}, w, w.slices, readSlice),
+		of("HostedCluster.hypershift.openshift.io", []client.Object{&hypershift.HostedCluster{}}, w, w.clusters, asIs[*hypershift.HostedCluster]),
+		of("NodePool.hypershift.openshift.io", []client.Object{&hypershift.NodePool{}}, w, w.nodePools, asIs[*hypershift.NodePool]),
+		of("Machine.cluster.x-k8s.io", []client.Object{
 			unstructuredOf("cluster.x-k8s.io", "v1beta2", "Machine"), unstructuredOf("cluster.x-k8s.io", "v1beta1", "Machine"),
-		}, track(w, w.machines, readMachine)},
-		{"VirtualMachineInstance.kubevirt.io", []client.Object{unstructuredOf("kubevirt.io", "v1", "VirtualMachineInstance")}, track(w, w.vmis, readInstance)},
+		}, w, w.machines, readMachine),
+		of("VirtualMachineInstance.kubevirt.io", []client.Object{unstructuredOf("kubevirt.io", "v1", "VirtualMachineInstance")}, w, w.vmis, readInstance),
 	}
+}
+
+// of makes a kind whose objects are kept in a map of the world.
+func of[T any](name string, objects []client.Object, w *world, into map[types.NamespacedName]T, read func(client.Object) T) kind {
+	return kind{name: name, objects: objects, handler: track(w, into, read), clear: func() { clear(into) }}
 }
 
 // asIs takes an object as the cache has it: strip has reduced it already.
@@ -191,60 +202,90 @@ func (w *world) notify() {
 	}
 }
 
-// watch starts an informer for each kind, and for those that are not served as soon as they are.
+// watch starts an informer for each kind, for those that are not served as soon as they are, and anew in another version
+// when the one that is watched is served no longer.
 func (w *world) watch(ctx context.Context) error {
-	waiting := w.kinds()
+	kinds := w.kinds()
+	watched := make([]client.Object, len(kinds)) // what each kind is watched as; nil: it is not
 	for {
-		var still []kind
-		for _, k := range waiting {
-			registration, err := w.start(ctx, k)
+		for i, k := range kinds {
+			if watched[i] != nil && len(k.objects) > 1 && !w.serves(watched[i]) {
+				w.log.Warn("a version of a kind is served no longer, looking for another one", "kind", k.name)
+				w.forget(ctx, k, watched[i])
+				watched[i] = nil
+			}
+			if watched[i] != nil {
+				continue
+			}
+			object, err := w.start(ctx, k)
 			switch {
 			case ctx.Err() != nil:
 				return nil
 			case err == nil:
+				watched[i] = object
 				w.setMissing(k.name, false)
-				w.mu.Lock()
-				w.synced = append(w.synced, registration)
-				w.mu.Unlock()
 				w.notify()
 			case meta.IsNoMatchError(err):
 				w.setMissing(k.name, true)
-				still = append(still, k)
 			default:
 				w.log.Warn("a kind cannot be watched yet, trying again", "kind", k.name, "error", err)
-				still = append(still, k)
 			}
 		}
-		waiting = still
-		if len(waiting) == 0 {
-			<-ctx.Done()
+		if !sleep(ctx, missingRetry) {
 			return nil
-		}
-		timer := time.NewTimer(missingRetry)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-timer.C:
 		}
 	}
 }
 
-func (w *world) start(ctx context.Context, k kind) (toolscache.ResourceEventHandlerRegistration, error) {
-	var errs []error
+// start watches a kind in the first of its versions that is served, and gives the object that it is watched as.
+func (w *world) start(ctx context.Context, k kind) (client.Object, error) {
+	var unserved error
 	for _, object := range k.objects {
-		informer, err := w.cache.GetInformer(ctx, object, cache.BlockUntilSynced(false))
-		if err == nil {
-			return informer.AddEventHandler(k.handler)
+		if len(k.objects) > 1 && !w.serves(object) {
+			unserved = &meta.NoKindMatchError{GroupKind: object.GetObjectKind().GroupVersionKind().GroupKind()}
+			continue
 		}
-		errs = append(errs, err)
-	}
-	for _, err := range errs {
-		if !meta.IsNoMatchError(err) {
+		informer, err := w.cache.GetInformer(ctx, object, cache.BlockUntilSynced(false))
+		if meta.IsNoMatchError(err) {
+			unserved = err
+			continue
+		}
+		if err != nil {
 			return nil, err
 		}
+		registration, err := informer.AddEventHandler(k.handler)
+		if err != nil {
+			return nil, err
+		}
+		w.mu.Lock()
+		w.synced[k.name] = registration
+		w.mu.Unlock()
+		return object, nil
 	}
-	return nil, errs[0]
+	return nil, unserved
+}
+
+// forget ends the watch of a kind, with what it has read: until another version has been read in full, nothing is
+// planned.
+func (w *world) forget(ctx context.Context, k kind, object client.Object) {
+	w.mu.Lock()
+	k.clear()
+	delete(w.missing, k.name)
+	delete(w.synced, k.name)
+	w.mu.Unlock()
+	if err := w.cache.RemoveInformer(ctx, object); err != nil {
+		w.log.Warn("a watch cannot be ended", "kind", k.name, "error", err)
+	}
+}
+
+// serves tells whether the cluster serves the version of an object; while it cannot be asked, nothing changes.
+func (w *world) serves(object client.Object) bool {
+	gvk := object.GetObjectKind().GroupVersionKind()
+	resources, err := w.discovery.ServerResourcesForGroupVersion(gvk.GroupVersion().String())
+	if err != nil {
+		return !apierrors.IsNotFound(err)
+	}
+	return slices.ContainsFunc(resources.APIResources, func(r metav1.APIResource) bool { return r.Kind == gvk.Kind })
 }
 
 func (w *world) setMissing(name string, missing bool) {
