@@ -176,63 +176,88 @@ func TestStartWithoutAPI(t *testing.T) {
 	good := s.newServing(t).start(t)
 	within(t, "the page", v.resolves("api.example-hcp-a.clusters.example.com", v.address(4)))
 	must(t, good.run.Stop())
-	whole, err := os.ReadFile(filepath.Join(good.state, "children.json"))
+	whole, err := os.ReadFile(good.kept())
 	must(t, err)
-	must(t, s.APIServer.Kill())
-
-	for _, c := range []struct{ name, saved string }{
-		{"nothing", ""},
-		{"torn", string(whole[:len(whole)/2])},
-		{"empty", " "},
-		{"other", "<html>\n"},
-		{"flipped", strings.Replace(string(whole), v.address(4), v.address(5), 1)},
-		{"null", "null"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			serving := s.newServing(t)
-			file := filepath.Join(serving.state, "children.json")
-			if c.saved != "" {
-				must(t, os.MkdirAll(serving.state, 0o700))
-				must(t, os.WriteFile(file, []byte(c.saved), 0o600))
-			}
-			serving.launch(t)
-			within(t, "a clear word", func(context.Context) error {
-				log := serving.run.Log()
-				if strings.Contains(log, "serving what was served last") {
-					return stack.Final(errors.New("it serves what it cannot trust"))
-				}
-				for line := range strings.Lines(log) {
-					if strings.Contains(line, "level=ERROR") && strings.Contains(line, "nothing is served yet") && strings.Contains(line, file) {
-						return nil
-					}
-				}
-				return fmt.Errorf("the log says:\n%s", log)
-			})
-			if open := serving.listens(v); len(open) > 0 {
-				t.Errorf("it listens: %v", open)
-			}
-			if err := serving.ready(t.Context()); err == nil {
-				t.Error("it says that it is ready")
-			}
-			if s, err := serving.status(t.Context()); err != nil || s.Stale {
-				t.Errorf("its status: %+v (%v), want one that is not stale: it serves nothing", s, err)
-			}
-			must(t, serving.run.Stop())
-		})
+	cases := []struct {
+		name, saved string
+		serving     *process
+	}{
+		{name: "nothing"},
+		{name: "torn", saved: string(whole[:len(whole)/2])},
+		{name: "empty", saved: " "},
+		{name: "other", saved: "<html>\n"},
+		{name: "flipped", saved: strings.Replace(string(whole), v.address(4), v.address(5), 1)},
+		{name: "null", saved: "null"},
 	}
+	for i := range cases {
+		cases[i].serving = s.newServing(t)
+	}
+	late := s.newServing(t)
+	must(t, s.APIServer.Kill())
+	t.Run("away", func(t *testing.T) {
+		for _, c := range cases {
+			t.Run(c.name, func(t *testing.T) {
+				t.Parallel()
+				c.serving.servesNothing(t, v, c.saved)
+			})
+		}
+	})
 
 	// Whatever was kept, the API's return heals it.
-	serving := s.newServing(t)
-	must(t, os.MkdirAll(serving.state, 0o700))
-	must(t, os.WriteFile(filepath.Join(serving.state, "children.json"), whole[:len(whole)/2], 0o600))
-	serving.launch(t)
+	late.keep(t, string(whole[:len(whole)/2]))
+	late.launch(t)
 	must(t, s.APIServer.Start(t.Context()))
-	within(t, "the API's return", serving.ready, serving.isStale(false), v.resolves("api.example-hcp-a.clusters.example.com", v.address(4)))
-	now, err := os.ReadFile(filepath.Join(serving.state, "children.json"))
-	if err != nil || len(now) < len(whole)/2+1 {
+	within(t, "the API's return", late.ready, late.isStale(false), v.resolves("api.example-hcp-a.clusters.example.com", v.address(4)))
+	if now, err := os.ReadFile(late.kept()); err != nil || len(now) < len(whole) {
 		t.Errorf("what is kept is still torn: %d bytes (%v)", len(now), err)
 	}
 	within(t, "the hub", hub.ready)
+}
+
+// kept is the file of what was served last.
+func (p *process) kept() string { return filepath.Join(p.state, "children.json") }
+
+// keep writes that file.
+func (p *process) keep(t *testing.T, text string) {
+	t.Helper()
+	must(t, os.MkdirAll(p.state, 0o700))
+	must(t, os.WriteFile(p.kept(), []byte(text), 0o600))
+}
+
+// servesNothing starts the process without the API, and with something in its state folder that is not to be trusted.
+func (p *process) servesNothing(t *testing.T, v vlan, saved string) {
+	t.Helper()
+	if saved != "" {
+		p.keep(t, saved)
+	}
+	p.launch(t)
+	within(t, "a clear word", func(ctx context.Context) error {
+		select {
+		case <-p.run.Done():
+			return stack.Final(fmt.Errorf("it ended:\n%s", p.run.Tail(5)))
+		default:
+		}
+		log := p.run.Log()
+		if strings.Contains(log, "serving what was served last") {
+			return stack.Final(errors.New("it serves what it cannot trust"))
+		}
+		for line := range strings.Lines(log) {
+			if strings.Contains(line, "level=ERROR") && strings.Contains(line, "nothing is served yet") && strings.Contains(line, p.kept()) {
+				return nil
+			}
+		}
+		return errors.New("its log does not say that nothing is served, and why")
+	})
+	if open := p.listens(v); len(open) > 0 {
+		t.Errorf("it listens: %v", open)
+	}
+	if err := p.ready(t.Context()); err == nil {
+		t.Error("it says that it is ready")
+	}
+	if status, err := p.status(t.Context()); err != nil || status.Stale {
+		t.Errorf("its status: %+v (%v), want one that is not stale: it serves nothing", status, err)
+	}
+	must(t, p.run.Stop())
 }
 
 // TestWatchesExpire freezes hub and servers while the world goes on and the API server starts anew: it no longer knows the
@@ -254,7 +279,7 @@ func TestWatchesExpire(t *testing.T) {
 	s.startBackends(t, "example-hcp-c", 3)
 	s.apply(t, s.anotherCluster(t, v, "example-hcp-c", 3, 140))
 	s.remove(t, refers("cluster.x-k8s.io/v1beta2", "Machine", "clusters-example-hcp-b/goes"))
-	must(t, s.APIServer.Stop())
+	must(t, s.APIServer.Kill())
 	must(t, s.APIServer.Start(t.Context()))
 	// Versions that the watches ask for are older than all that the new API server has in memory once anything is written to it.
 	s.patch(t, refers("cluster.x-k8s.io/v1beta2", "Machine", "clusters-example-hcp-a/example-hcp-a-worker-0"), `{"metadata": {"labels": {"touched": "yes"}}}`)
