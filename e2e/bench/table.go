@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -66,6 +67,9 @@ func (b *bench) report(ctx context.Context, changes [rounds][]change, floors [ro
 	_, _ = fmt.Fprintf(b.out, "median %.1f x the floor; p99 is the floor's + %s ms (target: + 100 ms, %s)\n",
 		float64(median)/float64(floor), milliseconds(p99-floor99), verdict)
 
+	if err := b.reportWrites(); err != nil {
+		return err
+	}
 	writes, err := b.writes(ctx, restPeriod)
 	if err != nil {
 		return err
@@ -84,6 +88,26 @@ func (b *bench) report(ctx context.Context, changes [rounds][]change, floors [ro
 		}
 		_, _ = fmt.Fprintf(b.out, "memory of the %s: %d MiB, at most %d MiB\n", p.name, now>>10, peak>>10)
 	}
+	return nil
+}
+
+// reportWrites tells what the changes cost the API server.
+func (b *bench) reportWrites() error {
+	requests, err := b.Requests(b.began)
+	if err != nil {
+		return err
+	}
+	counts := map[string]int{}
+	for _, r := range requests {
+		if r.Write() && r.Resource != "leases" && r.Agent != "e2e" {
+			counts[strings.TrimSuffix(r.Resource+"/"+r.Subresource, "/")]++
+		}
+	}
+	var texts []string
+	for _, resource := range slices.Sorted(maps.Keys(counts)) {
+		texts = append(texts, fmt.Sprintf("%s %.1f", resource, float64(counts[resource])/(rounds*perRound)))
+	}
+	_, _ = fmt.Fprintf(b.out, "API writes of oooi for each change: %s\n", strings.Join(texts, ", "))
 	return nil
 }
 

@@ -43,6 +43,7 @@ type bench struct {
 	tap          *tap
 	floor        *replay
 	next         int // number of the next spare address
+	began        controlplane.Mark
 }
 
 func watch(ctx context.Context, out io.Writer) (err error) {
@@ -53,6 +54,9 @@ func watch(ctx context.Context, out io.Writer) (err error) {
 	defer func() { err = errors.Join(err, site.Stop()) }()
 	b := &bench{site: site, out: out, next: spare}
 	if err := b.open(ctx); err != nil {
+		return err
+	}
+	if b.began, err = b.Mark(); err != nil {
 		return err
 	}
 	var changes [rounds][]change
