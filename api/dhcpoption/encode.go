@@ -54,7 +54,7 @@ func Encode(code uint8, text string) ([]byte, error) {
 	if why := Reserved(code); why != "" {
 		return nil, fmt.Errorf("cannot be set here: %s", why)
 	}
-	if digits, isHex := strings.CutPrefix(text, "0x"); isHex && !(code == SearchDomains && strings.ContainsAny(digits, ".,")) {
+	if digits, isHex := strings.CutPrefix(text, "0x"); isHex && (code != SearchDomains || !strings.ContainsAny(digits, ".,")) {
 		value, err := hex.DecodeString(digits)
 		if err != nil || len(value) == 0 || len(value) > limit(code) {
 			return nil, fmt.Errorf("%q is not bytes in hexadecimal: write 0x and 1 to %d pairs of digits", text, limit(code))
