@@ -218,9 +218,10 @@ func (w *world) watch(ctx context.Context) error {
 				continue
 			}
 			object, err := w.start(ctx, k)
+			if ctx.Err() != nil {
+				return nil //nolint:nilerr // whatever it is, it is over
+			}
 			switch {
-			case ctx.Err() != nil:
-				return nil
 			case err == nil:
 				watched[i] = object
 				w.setMissing(k.name, false)

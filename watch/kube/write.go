@@ -230,11 +230,8 @@ func (h *Hub) writeInfraStatus(ctx context.Context, infra *plan.Infra) error {
 func (h *Hub) writeStatus(ctx context.Context, object client.Object, status any, before, after []metav1.Condition) error {
 	err := applyStatus(ctx, h.client, object, status, fieldOwner)
 	h.metrics.writes.Inc()
-	if client.IgnoreNotFound(err) == nil || apierrors.IsConflict(err) {
-		// Gone, or made anew: the next plan is about what is there then.
-		if err != nil {
-			return nil
-		}
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // gone, or made anew: the next plan is about what is there then
 	}
 	if err != nil {
 		return fmt.Errorf("status of %T %s: %w", object, client.ObjectKeyFromObject(object), err)

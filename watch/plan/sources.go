@@ -102,14 +102,14 @@ func (c *claimant) claim(address netip.Addr, machine, uid string) Claim {
 
 // findMembers finds the Machines of an attachment by its NodePools, sets the attachment's SourcesDiscovered
 // condition as if none of them had an address, and notes whether a worker is a KubeVirt one.
-func (a *claimant) findMembers(w *index) {
-	pools := w.nodePools[a.hostedCluster]
+func (c *claimant) findMembers(w *index) {
+	pools := w.nodePools[c.hostedCluster]
 	if len(pools) == 0 {
-		a.sourcesMissing(v1alpha1.ReasonNoNodePools, fmt.Sprintf(
-			"no NodePool in namespace %s names the HostedCluster %s", a.hostedCluster.Namespace, a.hostedCluster.Name))
+		c.sourcesMissing(v1alpha1.ReasonNoNodePools, fmt.Sprintf(
+			"no NodePool in namespace %s names the HostedCluster %s", c.hostedCluster.Namespace, c.hostedCluster.Name))
 		return
 	}
-	namespace := a.Object.ControlPlaneNamespace()
+	namespace := c.Object.ControlPlaneNamespace()
 	var seen []string
 	for _, pool := range pools {
 		for _, machine := range w.machines[namespace][pool.Namespace+"/"+pool.Name] {
@@ -119,7 +119,7 @@ func (a *claimant) findMembers(w *index) {
 				if err != nil {
 					continue // a host name
 				}
-				if a.isWorker(address) {
+				if c.isWorker(address) {
 					m.shown = append(m.shown, address)
 				} else {
 					seen = append(seen, text)
@@ -128,38 +128,38 @@ func (a *claimant) findMembers(w *index) {
 			// CAPK shows each address as an internal and an external one.
 			slices.SortFunc(m.shown, netip.Addr.Compare)
 			m.shown = slices.Compact(m.shown)
-			a.members = append(a.members, m)
+			c.members = append(c.members, m)
 			if pool.Spec.Platform.Type == hypershift.KubeVirtPlatform {
-				a.kubeVirt = true
+				c.kubeVirt = true
 			}
 		}
 	}
 	switch {
-	case len(a.members) == 0:
-		a.sourcesMissing(v1alpha1.ReasonNoMachines, fmt.Sprintf(
+	case len(c.members) == 0:
+		c.sourcesMissing(v1alpha1.ReasonNoMachines, fmt.Sprintf(
 			"no Machine in namespace %s carries the annotation %s of a NodePool of HostedCluster %s",
-			namespace, hypershift.NodePoolAnnotation, a.hostedCluster))
+			namespace, hypershift.NodePoolAnnotation, c.hostedCluster))
 	case len(seen) == 0:
-		a.sourcesMissing(v1alpha1.ReasonNoAddresses, fmt.Sprintf("none of %d Machines in namespace %s shows an address yet", len(a.members), namespace))
+		c.sourcesMissing(v1alpha1.ReasonNoAddresses, fmt.Sprintf("none of %d Machines in namespace %s shows an address yet", len(c.members), namespace))
 	default:
 		slices.Sort(seen)
 		seen = slices.Compact(seen)
-		a.sourcesMissing(v1alpha1.ReasonNoneInCIDR, fmt.Sprintf(
-			"no address that the Machines in namespace %s show is a worker address of %s; seen: %s", namespace, a.infra.cidr, abridge(seen)))
+		c.sourcesMissing(v1alpha1.ReasonNoneInCIDR, fmt.Sprintf(
+			"no address that the Machines in namespace %s show is a worker address of %s; seen: %s", namespace, c.infra.cidr, abridge(seen)))
 	}
 }
 
 // recall gives back to each Machine that shows no address of the VLAN those that it showed last,
 // unless another Machine shows one of them, a live lease of another MAC holds it, or it is no worker address of the VLAN
 // any more.
-func (a *claimant) recall(w *index, shown map[netip.Addr]bool, live map[netip.Addr]string) {
-	remembered := a.Object.Status.Sources
+func (c *claimant) recall(w *index, shown map[netip.Addr]bool, live map[netip.Addr]string) {
+	remembered := c.Object.Status.Sources
 	if len(remembered) == 0 {
 		return
 	}
 	type identity struct{ name, uid string }
 	silent := map[identity]bool{}
-	for _, m := range a.members {
+	for _, m := range c.members {
 		if len(m.shown) == 0 {
 			silent[identity{m.machine.Name, m.machine.UID}] = true
 		}
@@ -167,13 +167,13 @@ func (a *claimant) recall(w *index, shown map[netip.Addr]bool, live map[netip.Ad
 	var macs map[string][]string
 	for _, r := range remembered {
 		address, err := netip.ParseAddr(r.Address)
-		if err != nil || !silent[identity{r.Machine, r.UID}] || shown[address] || !a.isWorker(address) {
+		if err != nil || !silent[identity{r.Machine, r.UID}] || shown[address] || !c.isWorker(address) {
 			continue
 		}
 		mac := normalizeMAC(r.MAC)
 		if holder := live[address]; holder != "" && holder != mac {
 			if macs == nil {
-				macs = macsByName(w.vmis[a.Object.ControlPlaneNamespace()])
+				macs = macsByName(w.vmis[c.Object.ControlPlaneNamespace()])
 			}
 			// A virtual machine may come back with a new MAC (its own lease then).
 			if !slices.Contains(macs[r.Machine], holder) {
@@ -181,8 +181,8 @@ func (a *claimant) recall(w *index, shown map[netip.Addr]bool, live map[netip.Ad
 			}
 			mac = holder
 		}
-		a.Sources = append(a.Sources, Source{
-			Claim:      a.claim(address, r.Machine, r.UID),
+		c.Sources = append(c.Sources, Source{
+			Claim:      c.claim(address, r.Machine, r.UID),
 			MAC:        mac,
 			Remembered: true,
 		})
