@@ -52,6 +52,20 @@ func testEdits(t *testing.T, p *page) {
 			within(t, "the edit to be put back", asBefore(edit.child), p.owned(edit.child, infra), p.untouched("a"), p.wholly())
 		})
 	}
+	for _, edit := range []struct {
+		name   string
+		object *unstructured.Unstructured
+		patch  string
+	}{
+		{"status of the Infra", ours("Infra", infra), `{"status":{"conditions":[],"attachments":{"total":99,"ready":98},"componentStatus":{"dnsReady":false}}}`},
+		{"status of an attachment", ours("InfraClusterAttachment", "clusters/example-hcp-a"), `{"status":{"conditions":null,"sources":null,"domain":"wrong.example.com"}}`},
+		{"status of the ProxyServer", proxy, `{"status":{"conditions":[],"backendCount":99}}`},
+	} {
+		t.Run(edit.name, func(t *testing.T) {
+			p.patch(t, edit.object, edit.patch, "status")
+			within(t, "the edit to be put back", p.untouched("a"), p.wholly(), p.remembers("example-hcp-a", p.address(117), true))
+		})
+	}
 	for _, child := range []*unstructured.Unstructured{proxy, dns, dhcp} {
 		t.Run("deleted "+child.GetKind(), func(t *testing.T) {
 			p.remove(t, child)

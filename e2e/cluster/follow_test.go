@@ -56,6 +56,7 @@ func TestPage(t *testing.T) {
 		{"a second Infra", testSecondInfra},
 		{"refused by Envoy", testRefused},
 		{"a second process", testSecondProcess},
+		{"ready", testReady},
 		{"inside", testInside},
 		{"rest", testRest},
 	} {

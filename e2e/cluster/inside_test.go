@@ -7,13 +7,16 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
 	"github.com/densityops/oooi/api/v1alpha1"
+	"github.com/densityops/oooi/e2e/stack"
 )
 
 func mustAddrPort(address string, port uint16) netip.AddrPort {
@@ -120,6 +123,44 @@ func testInside(t *testing.T, p *page) {
 			}
 		})
 	}
+}
+
+// testReady starts a process while the API server answers nobody: it is healthy, and not ready before it has served the
+// first complete state.
+func testReady(t *testing.T, p *page) {
+	other := p.newProcess(t, "--roles", "xds")
+	if err := p.APIServer.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	thaw := sync.OnceFunc(func() {
+		if err := p.APIServer.Thaw(); err != nil {
+			t.Error(err)
+		}
+	})
+	defer thaw()
+	other.launch(t)
+	within(t, "the process to be healthy", func(ctx context.Context) error {
+		_, err := other.Get(ctx, "/healthz")
+		return err
+	})
+	for _, path := range []string{"/readyz", "/explain?source=" + p.address(117) + "&sni=kubernetes"} {
+		if text, err := other.Get(t.Context(), path); err == nil {
+			t.Errorf("%s without a complete state says %q", path, text)
+		}
+	}
+	bootstrap, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	conn, err := stack.Host("").Dial(bootstrap, netip.Addr{}, other.XDS)
+	if err == nil {
+		_ = conn.Close()
+		t.Error("the xDS server listens before there is a complete state")
+	}
+	thaw()
+	within(t, "the process to be ready", other.ready)
+	if err := other.run.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "everything as before", p.untouched("a"), p.wholly())
 }
 
 // row is what kubectl prints of an object, by column.

@@ -34,16 +34,7 @@ func TestNeighboursComeLate(t *testing.T) {
 		s.says("InfraClusterAttachment", "clusters/example-hcp-a", v1alpha1.ConditionSourcesDiscovered, "False NoNodePools"),
 		s.says("InfraClusterAttachment", "clusters/example-hcp-a", v1alpha1.ConditionPublishedHere, "Unknown HostedClusterNotFound"),
 	)
-	relay := stack.Relay{Address: mustAddrPort(p.address(20), portDHCP), Server: mustAddrPort(p.address(2), portDHCP)}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	lease, err := relay.Lease(ctx, net.HardwareAddr{0x52, 0x54, 0, 0, 0, 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := lease.DNS(); len(got) != 1 || got[0].String() != p.address(3) {
-		t.Errorf("the lease names the DNS servers %v", got)
-	}
+	p.leases(t)
 
 	install := func(names ...string) {
 		t.Helper()
@@ -93,10 +84,44 @@ func TestNeighboursComeLate(t *testing.T) {
 		s.says("InfraClusterAttachment", "clusters/example-hcp-a", v1alpha1.ConditionSourcesDiscovered, "False NoNodePools"))
 	install("hypershift.openshift.io_nodepools")
 	s.apply(t, documents(neighbours, "kind: NodePool\n"))
-	ctx, cancel = context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	if err := stack.Until(ctx, "NodePools again", all(p.untouched("a"), p.untouched("b"), p.wholly())); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// leases gets an address by DHCP, and again after DHCP was switched off and on.
+func (p *page) leases(t *testing.T) {
+	t.Helper()
+	relay := stack.Relay{Address: mustAddrPort(p.address(20), portDHCP), Server: mustAddrPort(p.address(2), portDHCP)}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	mac := net.HardwareAddr{0x52, 0x54, 0, 0, 0, 1}
+	first, err := relay.Lease(ctx, mac)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := first.DNS(); len(got) != 1 || got[0].String() != p.address(3) {
+		t.Errorf("the lease names the DNS servers %v", got)
+	}
+	within(t, "the count of leases", func(ctx context.Context) error {
+		d, err := read[v1alpha1.DHCPServer](ctx, p.site, "DHCPServer", infra+"-dhcp")
+		if err == nil && (d.Status.ActiveLeases != 1 || d.Status.TotalLeases != 1) {
+			err = fmt.Errorf("status of the DHCPServer: %+v", d.Status)
+		}
+		return err
+	})
+	p.patch(t, ours("Infra", infra), `{"spec":{"infraComponents":{"dhcp":{"enabled":false}}}}`)
+	within(t, "the DHCPServer to go", p.gone(ours("DHCPServer", infra+"-dhcp")))
+	p.patch(t, ours("Infra", infra), `{"spec":{"infraComponents":{"dhcp":{"enabled":true}}}}`)
+	within(t, "DHCP again", p.says("DHCPServer", infra+"-dhcp", v1alpha1.ConditionReady, "True Ready"))
+	again, err := relay.Lease(ctx, mac)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !again.YourIPAddr.Equal(first.YourIPAddr) {
+		t.Errorf("the client had %s and got %s after DHCP was switched off and on", first.YourIPAddr, again.YourIPAddr)
 	}
 }
 

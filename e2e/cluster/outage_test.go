@@ -85,6 +85,7 @@ func TestAPIAway(t *testing.T) {
 			v := w.vlan
 			known, err := v.lease(t.Context(), 1)
 			must(t, err)
+			within(t, "what is served to be kept", serving.keeps("kubernetes", v.address(118)))
 			stop := w.asking(t, false)
 
 			way.take(t, s)
@@ -178,7 +179,7 @@ func TestStartWithoutAPI(t *testing.T) {
 	s.apply(t, s.page(t, v), s.neighbours(t, v))
 	within(t, "the children", s.there(ours("ProxyServer", infra+"-proxy")), s.there(ours("DNSServer", infra+"-dns")), s.there(ours("DHCPServer", infra+"-dhcp")))
 	good := s.newServing(t).start(t)
-	within(t, "the page", v.resolves("api.example-hcp-a.clusters.example.com", v.address(4)))
+	within(t, "the page", v.resolves("api.example-hcp-a.clusters.example.com", v.address(4)), good.keeps("kubernetes", v.address(118)))
 	must(t, good.run.Stop())
 	whole, err := os.ReadFile(good.kept())
 	must(t, err)
@@ -220,6 +221,22 @@ func TestStartWithoutAPI(t *testing.T) {
 
 // kept is the file of what was served last.
 func (p *process) kept() string { return filepath.Join(p.state, "children.json") }
+
+// keeps is a condition: the file holds each text.
+func (p *process) keeps(texts ...string) func(context.Context) error {
+	return func(context.Context) error {
+		kept, err := os.ReadFile(p.kept())
+		if err != nil {
+			return err
+		}
+		for _, text := range texts {
+			if !strings.Contains(string(kept), text) {
+				return fmt.Errorf("%s does not hold %s", p.kept(), text)
+			}
+		}
+		return nil
+	}
+}
 
 // keep writes that file.
 func (p *process) keep(t *testing.T, text string) {

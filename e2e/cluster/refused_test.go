@@ -86,7 +86,8 @@ func (s *site) noEnvoy(infra, name string) check {
 // testSecondProcess serves the Infra by a second process with an Envoy of its own, which goes properly once, and once as
 // by a crash.
 func testSecondProcess(t *testing.T, p *page) {
-	other := p.newProcess(t, "--roles", "xds", "--infra", infra).start(t)
+	// In pods both Envoys have the same ports, each in a network of its own.
+	other := p.newProcess(t, "--roles", "xds", "--infra", infra, "--port-offset", "25000").start(t)
 	envoy := p.startEnvoy(t, other, infra, "envoy-2")
 	serves := p.envoyStatus(infra, "envoy-2", func(e v1alpha1.EnvoyStatus) error {
 		first, err := read[v1alpha1.ProxyServer](t.Context(), p.site, "ProxyServer", infra+"-proxy")
