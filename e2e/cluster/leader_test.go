@@ -197,7 +197,7 @@ func (w *twoClusters) asking(t *testing.T, mayBeAway bool) (stop func()) {
 			if len(wrong) > 0 {
 				t.Errorf("%d wrong answers, the first ones: %s", len(wrong), strings.Join(wrong[:min(5, len(wrong))], "; "))
 			}
-			if answers == 0 {
+			if answers == 0 && !mayBeAway {
 				t.Error("no name was ever answered")
 			}
 		})
