@@ -3,6 +3,8 @@ package kube
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -59,6 +61,7 @@ type Watcher struct {
 	cache   cache.Cache
 	path    string
 	changed chan struct{}
+	unsaved chan struct{} // has a token when served is to be kept
 
 	mu      sync.Mutex
 	dhcp    map[types.NamespacedName]*v1alpha1.DHCPServer
@@ -101,7 +104,7 @@ func NewWatcher(cfg WatcherConfig) (*Watcher, error) {
 		return nil, fmt.Errorf("cluster at %s: %w", cfg.REST.Host, err)
 	}
 	return &Watcher{
-		cfg: cfg, cache: c, path: filepath.Join(cfg.StateDir, "children.json"), changed: make(chan struct{}, 1),
+		cfg: cfg, cache: c, path: filepath.Join(cfg.StateDir, "children.json"), changed: make(chan struct{}, 1), unsaved: make(chan struct{}, 1),
 		dhcp:    map[types.NamespacedName]*v1alpha1.DHCPServer{},
 		dns:     map[types.NamespacedName]*v1alpha1.DNSServer{},
 		proxies: map[types.NamespacedName]*v1alpha1.ProxyServer{},
@@ -120,7 +123,7 @@ func (w *Watcher) Stale() bool {
 // kept set is delivered after a while.
 func (w *Watcher) Run(ctx context.Context, deliver func([]Children)) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return w.cache.Start(ctx) })
+	group.Go(func() error { return startCache(ctx, w.cache) })
 	group.Go(func() error {
 		synced := make(chan struct{})
 		var readers sync.WaitGroup
@@ -172,18 +175,20 @@ func (w *Watcher) deliver(ctx context.Context, synced <-chan struct{}, deliver f
 			w.cfg.Log.Info("the API is back, serving what it has")
 		}
 		deliver(children)
-		w.mu.Lock()
-		w.served = &children
-		w.mu.Unlock()
+		w.keep(children, true)
 	}
 }
 
-// keepSaved keeps what is served in the state folder: once every savePeriod at most, since nobody should wait for a disk,
-// and when ctx has ended.
+// keepSaved keeps what is served in the state folder: at once, then every savePeriod at most, since nobody should wait for
+// a disk, and when ctx has ended.
 func (w *Watcher) keepSaved(ctx context.Context) {
 	failing := false
 	for last := false; !last; {
-		last = !sleep(ctx, savePeriod)
+		select {
+		case <-ctx.Done():
+			last = true
+		case <-w.unsaved:
+		}
 		w.mu.Lock()
 		served := w.served
 		w.served = nil
@@ -192,17 +197,34 @@ func (w *Watcher) keepSaved(ctx context.Context) {
 			continue
 		}
 		err := w.save(*served)
-		if err != nil && !failing {
-			w.cfg.Log.Error("what is served is not kept for a start without the API", "error", err)
-		}
-		if failing = err != nil; failing {
-			w.mu.Lock()
-			if w.served == nil {
-				w.served = served
+		if err != nil {
+			if !failing {
+				w.cfg.Log.Error("what is served is not kept for a start without the API, trying again", "error", err)
 			}
-			w.mu.Unlock()
+			w.keep(*served, false)
 		}
+		failing = err != nil
+		last = last || !sleep(ctx, savePeriod) && !w.hasUnsaved()
 	}
+}
+
+// keep hands a set to keepSaved; newest says that it replaces one that waits already.
+func (w *Watcher) keep(children []Children, newest bool) {
+	w.mu.Lock()
+	if newest || w.served == nil {
+		w.served = &children
+	}
+	w.mu.Unlock()
+	select {
+	case w.unsaved <- struct{}{}:
+	default:
+	}
+}
+
+func (w *Watcher) hasUnsaved() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.served != nil
 }
 
 func (w *Watcher) setStale(stale bool) {
@@ -218,9 +240,9 @@ func (w *Watcher) read(ctx context.Context) bool {
 		object  client.Object
 		handler toolscache.ResourceEventHandler
 	}{
-		{&v1alpha1.DHCPServer{}, keep(w, w.dhcp)},
-		{&v1alpha1.DNSServer{}, keep(w, w.dns)},
-		{&v1alpha1.ProxyServer{}, keep(w, w.proxies)},
+		{&v1alpha1.DHCPServer{}, follow(w, w.dhcp)},
+		{&v1alpha1.DNSServer{}, follow(w, w.dns)},
+		{&v1alpha1.ProxyServer{}, follow(w, w.proxies)},
 	} {
 		for {
 			informer, err := w.cache.GetInformer(ctx, k.object, cache.BlockUntilSynced(false))
@@ -246,6 +268,29 @@ func (w *Watcher) read(ctx context.Context) bool {
 	return true
 }
 
+// stopGrace is how long a cache may take to stop.
+const stopGrace = 2 * time.Second
+
+// startCache runs a cache until ctx ends. It does not wait for informers that sleep before they try an API that is away once
+// more, which they do for up to half a minute whatever happens; they end with the process.
+func startCache(ctx context.Context, c cache.Cache) error {
+	stopped := make(chan error, 1)
+	go func() { stopped <- c.Start(ctx) }()
+	select {
+	case err := <-stopped:
+		return err
+	case <-ctx.Done():
+	}
+	grace := time.NewTimer(stopGrace)
+	defer grace.Stop()
+	select {
+	case err := <-stopped:
+		return err
+	case <-grace.C:
+		return nil
+	}
+}
+
 // sleep waits; false: ctx has ended.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
@@ -258,8 +303,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// keep keeps the children of one kind; only a new generation or one that comes or goes is a change.
-func keep[T client.Object](w *Watcher, into map[types.NamespacedName]T) toolscache.ResourceEventHandler {
+// follow keeps the children of one kind; only a new generation or one that comes or goes is a change.
+func follow[T client.Object](w *Watcher, into map[types.NamespacedName]T) toolscache.ResourceEventHandler {
 	return handler(func(object client.Object) {
 		key := client.ObjectKeyFromObject(object)
 		w.mu.Lock()
@@ -322,6 +367,12 @@ func (w *Watcher) children() []Children {
 	return all
 }
 
+// savedChildren is the form of the file. The checksum is over the bytes of Children.
+type savedChildren struct {
+	SHA256   string          `json:"sha256"`
+	Children json.RawMessage `json:"children"`
+}
+
 // load reads what was served last.
 func (w *Watcher) load() ([]Children, error) {
 	data, err := os.ReadFile(w.path)
@@ -331,8 +382,15 @@ func (w *Watcher) load() ([]Children, error) {
 	if err != nil {
 		return nil, err
 	}
+	var kept savedChildren
+	if err := json.Unmarshal(data, &kept); err != nil {
+		return nil, fmt.Errorf("%s: %w", w.path, err)
+	}
+	if sum := sha256.Sum256(kept.Children); kept.SHA256 != hex.EncodeToString(sum[:]) {
+		return nil, fmt.Errorf("%s: its checksum is wrong", w.path)
+	}
 	var children []Children
-	if err := json.Unmarshal(data, &children); err != nil {
+	if err := json.Unmarshal(kept.Children, &children); err != nil {
 		return nil, fmt.Errorf("%s: %w", w.path, err)
 	}
 	if w.cfg.Infra.Name != "" {
@@ -356,14 +414,19 @@ func (w *Watcher) save(children []Children) error {
 			kept[i].Proxy = &v1alpha1.ProxyServer{ObjectMeta: identity(c.Proxy), Spec: c.Proxy.Spec}
 		}
 	}
-	data, err := json.Marshal(kept)
-	if err != nil || slices.Equal(data, w.saved) {
+	raw, err := json.Marshal(kept)
+	if err != nil || slices.Equal(raw, w.saved) {
+		return err
+	}
+	sum := sha256.Sum256(raw)
+	data, err := json.Marshal(savedChildren{SHA256: hex.EncodeToString(sum[:]), Children: raw})
+	if err != nil {
 		return err
 	}
 	if err := renameio.WriteFile(w.path, data, 0o600); err != nil {
 		return err
 	}
-	w.saved = data
+	w.saved = raw
 	return nil
 }
 

@@ -144,7 +144,7 @@ func NewHub(cfg HubConfig) (*Hub, error) {
 func (h *Hub) Run(ctx context.Context) error {
 	defer h.stop()
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return h.world.cache.Start(ctx) })
+	group.Go(func() error { return startCache(ctx, h.world.cache) })
 	group.Go(func() error { return h.world.watch(ctx) })
 	group.Go(func() error { return h.planOnChange(ctx) })
 	group.Go(func() error { return h.elect(ctx) })
