@@ -25,6 +25,9 @@ const (
 // infraKey is the one Infra; its VLAN is a network of the loopback interface, where Envoy can listen.
 const infraKey = "clusters/tenant-vlan100"
 
+// The proxy's address in the manifest, and where the Envoy of the floor listens instead.
+const proxyAddress, floorAddress = "127.40.0.4", "127.40.0.5"
+
 const infraManifest = `apiVersion: v1
 kind: Namespace
 metadata:

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -78,7 +79,6 @@ func (r *replay) DeltaAggregatedResources(stream discovery.AggregatedDiscoverySe
 	sent := 0
 	send := func(response *discovery.DeltaDiscoveryResponse) (time.Time, error) {
 		sent++
-		response = proto.CloneOf(response)
 		response.Nonce = strconv.Itoa(sent)
 		if err := stream.Send(response); err != nil {
 			return time.Time{}, err
@@ -99,7 +99,7 @@ func (r *replay) DeltaAggregatedResources(stream discovery.AggregatedDiscoverySe
 			return got.err
 		}
 		for _, response := range r.first {
-			if _, err := send(response); err != nil {
+			if _, err := send(moved(response)); err != nil {
 				return err
 			}
 		}
@@ -124,9 +124,21 @@ func (r *replay) DeltaAggregatedResources(stream discovery.AggregatedDiscoverySe
 	return err
 }
 
+// moved is a copy of a response with the proxy at another address: two Envoys cannot listen at one.
+func moved(response *discovery.DeltaDiscoveryResponse) *discovery.DeltaDiscoveryResponse {
+	response = proto.CloneOf(response)
+	for _, resource := range response.Resources {
+		value := resource.GetResource().GetValue()
+		// Of the same length, so that the message stays well-formed.
+		copy(value, bytes.ReplaceAll(value, []byte(proxyAddress), []byte(floorAddress)))
+	}
+	return response
+}
+
 // measure sends an update and tells how long Envoy took to acknowledge it. The clock starts when the update is made,
 // which is before it is marshalled.
 func (r *replay) measure(ctx context.Context, update *discovery.DeltaDiscoveryResponse) (time.Duration, error) {
+	update = moved(update)
 	started := time.Now()
 	select {
 	case r.updates <- update:
