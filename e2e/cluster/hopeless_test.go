@@ -99,11 +99,11 @@ func testHopeless(t *testing.T, s *site, p *process) {
 	within(t, "the policy to be in force", func(ctx context.Context) error {
 		probe := ours("ProxyServer", "blocked/probe")
 		probe.Object["spec"] = map[string]any{"networkConfig": map[string]any{"serverIP": "192.0.2.77"}}
-		if _, err := s.ApplyObject(ctx, writer, probe); err != nil {
-			return nil
+		if _, err := s.ApplyObject(ctx, writer, probe); err == nil {
+			s.remove(t, probe)
+			return errors.New("it lets ProxyServers pass")
 		}
-		s.remove(t, probe)
-		return errors.New("it lets ProxyServers pass")
+		return nil
 	})
 	mark := s.mark(t)
 	s.apply(t, s.plainInfra("blocked", s.vlan(73)), plainAttachment("blocked", "hcp"))

@@ -30,6 +30,7 @@ func TestHub(t *testing.T) {
 	p := s.newProcess(t, "--roles", "reconcile").start(t)
 	t.Run("order does not matter", func(t *testing.T) { testOrder(t, s) })
 	t.Run("order does not matter to conflicts", func(t *testing.T) { testOrderOfConflicts(t, s) })
+	t.Run("an attachment that moves", func(t *testing.T) { testMove(t, s) })
 	t.Run("a child's name taken", func(t *testing.T) { testOccupied(t, s) })
 	t.Run("one that cannot be written", func(t *testing.T) { testHopeless(t, s, p) })
 	t.Run("too large", func(t *testing.T) { testTooLarge(t, s) })
