@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,6 +41,9 @@ func testRefused(t *testing.T, p *page) {
 		}),
 		p.untouched("a"), p.wholly(),
 	)
+	if text, err := p.oooi.Get(t.Context(), "/metrics"); err != nil || !strings.Contains(text, "\noooi_xds_nacks_total{") {
+		t.Errorf("no metric counts the refusal (%v)", err)
+	}
 	moveTo(4)
 	within(t, "the refusal to be over", programmed("True Acknowledged"), p.says("Infra", second, v1alpha1.ConditionReady, "True Ready"))
 	if err := taken.Close(); err != nil {
