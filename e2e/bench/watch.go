@@ -92,7 +92,7 @@ func (b *bench) open(ctx context.Context) error {
 	if b.ControlPlane, err = controlplane.Start(ctx, data); err != nil {
 		return err
 	}
-	b.site.Defer(b.ControlPlane.Stop)
+	b.site.Defer(b.Stop)
 	if err := errors.Join(b.InstallOwn(ctx), b.InstallNeighbours(ctx)); err != nil {
 		return err
 	}

@@ -262,11 +262,11 @@ func (s *site) checkRights(t *testing.T) {
 // needed tells of a right that no request of the log has in its name whether one of those needed it all the same.
 func needed(used map[string]bool, right string) bool {
 	verb, resource, _ := strings.Cut(right, " ")
-	switch {
-	case verb == "list":
+	switch verb {
+	case "list":
 		// An API server that cannot stream the first list (WatchList) is asked for it.
 		return used["watch "+resource]
-	case verb == "create":
+	case "create":
 		// Applying an object that is not there: the request is a patch, and creating is what is asked for as well.
 		return used["patch "+resource]
 	}
