@@ -158,9 +158,8 @@ func (c *cluster) apply(children []kube.Children) {
 
 // reports say what the servers of this process do.
 func (c *cluster) reports() []kube.Report {
-	children := c.children.Load()
-	if children == nil {
-		return nil
+	if c.children.Load() == nil || c.watcher.Stale() {
+		return nil // nothing is served, or there is no API to tell
 	}
 	states := map[string]serve.InfraState{}
 	for _, st := range c.server.State() {
@@ -168,7 +167,7 @@ func (c *cluster) reports() []kube.Report {
 	}
 	active, total := countLeases(c.server.Leases())
 	var reports []kube.Report
-	for _, k := range *children {
+	for _, k := range c.watcher.Children() {
 		st := states[k.Infra.String()]
 		r := kube.Report{Children: kube.Children{Infra: k.Infra}}
 		if st.DHCP != nil {

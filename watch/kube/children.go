@@ -67,6 +67,8 @@ type Watcher struct {
 	dhcp    map[types.NamespacedName]*v1alpha1.DHCPServer
 	dns     map[types.NamespacedName]*v1alpha1.DNSServer
 	proxies map[types.NamespacedName]*v1alpha1.ProxyServer
+	// deleted are children that are served on for a while, by kind and name.
+	deleted map[string]deleted
 	// stale is set while what is served was read from the state folder.
 	stale bool
 	// served waits to be kept in the state folder; nil: it is.
@@ -108,6 +110,7 @@ func NewWatcher(cfg WatcherConfig) (*Watcher, error) {
 		dhcp:    map[types.NamespacedName]*v1alpha1.DHCPServer{},
 		dns:     map[types.NamespacedName]*v1alpha1.DNSServer{},
 		proxies: map[types.NamespacedName]*v1alpha1.ProxyServer{},
+		deleted: map[string]deleted{},
 	}, nil
 }
 
@@ -163,13 +166,18 @@ func (w *Watcher) deliver(ctx context.Context, synced <-chan struct{}, deliver f
 		break
 	}
 	w.notify()
+	ticker := time.NewTicker(deletionGrace / 4)
+	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-ticker.C:
+			w.forgetDeleted()
+			continue
 		case <-w.changed:
 		}
-		children := w.children()
+		children := w.Children()
 		if w.Stale() {
 			w.setStale(false)
 			w.cfg.Log.Info("the API is back, serving what it has")
@@ -303,23 +311,48 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// deletionGrace is how long a child that was deleted is served on: the hub puts back at once what somebody deletes by a slip of
+// the hand, and nobody's streams shall be cut by it.
+const deletionGrace = 2 * time.Second
+
+// deleted is a child that is not there any more and still served.
+type deleted struct {
+	at     time.Time
+	forget func()
+}
+
 // follow keeps the children of one kind; only a new generation or one that comes or goes is a change.
 func follow[T client.Object](w *Watcher, into map[types.NamespacedName]T) toolscache.ResourceEventHandler {
+	name := func(key types.NamespacedName) string { return fmt.Sprintf("%T %s", into, key) }
 	return handler(func(object client.Object) {
 		key := client.ObjectKeyFromObject(object)
 		w.mu.Lock()
 		old, known := into[key]
 		into[key] = object.(T)
+		delete(w.deleted, name(key))
 		w.mu.Unlock()
 		if !known || !sameIdentity(old, object) {
 			w.notify()
 		}
 	}, func(object client.Object) {
+		key := client.ObjectKeyFromObject(object)
 		w.mu.Lock()
-		delete(into, client.ObjectKeyFromObject(object))
+		w.deleted[name(key)] = deleted{time.Now(), func() { delete(into, key) }}
 		w.mu.Unlock()
-		w.notify()
 	})
+}
+
+// forgetDeleted withdraws the children whose grace is over.
+func (w *Watcher) forgetDeleted() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for name, d := range w.deleted {
+		if time.Since(d.at) >= deletionGrace {
+			d.forget()
+			delete(w.deleted, name)
+			w.notify()
+		}
+	}
 }
 
 func (w *Watcher) notify() {
@@ -329,8 +362,9 @@ func (w *Watcher) notify() {
 	}
 }
 
-// children gives the children of each Infra, in the order of namespaces and names.
-func (w *Watcher) children() []Children {
+// Children gives the children of each Infra as they are in the cluster now, statuses included, in the order of namespaces and
+// names.
+func (w *Watcher) Children() []Children {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	byInfra := map[types.NamespacedName]*Children{}

@@ -88,7 +88,12 @@ func (r *reported) hold(envoys []v1alpha1.EnvoyStatus, generation int64, now tim
 type written struct {
 	uid    types.UID
 	status any
+	at     time.Time
 }
+
+// settle is how long a status that was written may take to be seen. After that, one that is there in another form was changed
+// by somebody, and is put back.
+const settle = 2 * time.Second
 
 // NewReporter makes a Reporter. It talks to nobody before Run.
 func NewReporter(cfg ReporterConfig) (*Reporter, error) {
@@ -163,7 +168,7 @@ func (r *Reporter) write(ctx context.Context, rep Report, last *reported, now ti
 	}
 	if d := rep.DNS; d != nil {
 		status := &serverStatus{Conditions: ready(last.dns.conditions(d, d.Status.Conditions), d.Generation, rep.DNSReady, rep.DNSMessage, now)}
-		errs = append(errs, r.put(ctx, d, status, &last.dns))
+		errs = append(errs, r.put(ctx, d, status, &last.dns, sameReady(d.Status.Conditions, status), now))
 	}
 	if d := rep.DHCP; d != nil {
 		status := &serverStatus{
@@ -175,7 +180,9 @@ func (r *Reporter) write(ctx context.Context, rep Report, last *reported, now ti
 		} else {
 			last.counted = now
 		}
-		errs = append(errs, r.put(ctx, d, status, &last.dhcp))
+		isThere := sameReady(d.Status.Conditions, status) &&
+			d.Status.ActiveLeases == *status.ActiveLeases && d.Status.TotalLeases == *status.TotalLeases
+		errs = append(errs, r.put(ctx, d, status, &last.dhcp, isThere, now))
 	}
 	if p := rep.Proxy; p != nil {
 		envoys := append([]v1alpha1.EnvoyStatus{}, rep.Envoys...) // none is an empty list, not null
@@ -183,15 +190,31 @@ func (r *Reporter) write(ctx context.Context, rep Report, last *reported, now ti
 			envoys[i].Process = r.cfg.Identity
 		}
 		if !last.hold(envoys, p.Generation, now) {
-			errs = append(errs, r.put(ctx, p, &envoysStatus{Envoys: envoys}, &last.proxy))
+			own := slices.DeleteFunc(slices.Clone(p.Status.Envoys), func(e v1alpha1.EnvoyStatus) bool { return e.Process != r.cfg.Identity })
+			isThere := equality.Semantic.DeepEqual(byName(own), byName(envoys))
+			errs = append(errs, r.put(ctx, p, &envoysStatus{Envoys: envoys}, &last.proxy, isThere, now))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// put writes a status unless it was written last.
-func (r *Reporter) put(ctx context.Context, child client.Object, status any, last *written) error {
-	if equality.Semantic.DeepEqual(status, last.of(child)) {
+func byName(envoys []v1alpha1.EnvoyStatus) map[string]v1alpha1.EnvoyStatus {
+	named := make(map[string]v1alpha1.EnvoyStatus, len(envoys))
+	for _, e := range envoys {
+		named[e.Name] = e
+	}
+	return named
+}
+
+// sameReady tells whether the Ready condition that is to be written is there.
+func sameReady(there []metav1.Condition, status *serverStatus) bool {
+	found := meta.FindStatusCondition(there, v1alpha1.ConditionReady)
+	return found != nil && equality.Semantic.DeepEqual(*found, status.Conditions[0])
+}
+
+// put writes a status unless it was written last and nobody has changed it since.
+func (r *Reporter) put(ctx context.Context, child client.Object, status any, last *written, isThere bool, now time.Time) error {
+	if equality.Semantic.DeepEqual(status, last.of(child)) && (isThere || now.Sub(last.at) < settle) {
 		return nil
 	}
 	if err := applyStatus(ctx, r.client, child, status, r.owner()); err != nil {
@@ -200,7 +223,7 @@ func (r *Reporter) put(ctx context.Context, child client.Object, status any, las
 		}
 		return fmt.Errorf("status of %T %s: %w", child, client.ObjectKeyFromObject(child), err)
 	}
-	*last = written{child.GetUID(), status}
+	*last = written{child.GetUID(), status, now}
 	return nil
 }
 
