@@ -75,6 +75,8 @@ type Hub struct {
 	remembered map[types.NamespacedName][]v1alpha1.Source
 	// wasAlive are the Leases of serving processes that were renewed in time when last looked at; guarded by world.mu.
 	wasAlive map[types.NamespacedName]bool
+	// blind: the API could not be asked for Leases; guarded by world.mu.
+	blind bool
 
 	// pending are the ProxyServers that an Envoy has not answered for yet, and since when.
 	pendingMu sync.Mutex
@@ -192,7 +194,7 @@ func (h *Hub) planOnChange(ctx context.Context) error {
 			return nil
 		case <-h.world.changed:
 		case <-ticker.C:
-			if !h.servingChanged() && !h.pendingChanged() {
+			if !h.servingChanged(ctx) && !h.pendingChanged() {
 				continue
 			}
 		}

@@ -34,13 +34,17 @@ func (h *Hub) processes(infra types.NamespacedName) map[string]bool {
 	return alive
 }
 
-// holds tells whether a Lease has a holder that renewed it in time.
+// holds tells whether a Lease has a holder that lives, as far as that can be known. The lock of the world is held.
 func (h *Hub) holds(lease *coordinationv1.Lease) bool {
 	s := &lease.Spec
-	if s.HolderIdentity == nil || *s.HolderIdentity == "" || s.RenewTime == nil || s.LeaseDurationSeconds == nil {
-		return false
-	}
-	return h.cfg.Clock().Before(s.RenewTime.Add(time.Duration(*s.LeaseDurationSeconds) * time.Second))
+	return s.HolderIdentity != nil && *s.HolderIdentity != "" && (h.blind || h.renewed(lease))
+}
+
+// renewed tells whether a Lease was renewed in time.
+func (h *Hub) renewed(lease *coordinationv1.Lease) bool {
+	s := &lease.Spec
+	return s.RenewTime != nil && s.LeaseDurationSeconds != nil &&
+		h.cfg.Clock().Before(s.RenewTime.Add(time.Duration(*s.LeaseDurationSeconds)*time.Second))
 }
 
 // sameHolder ignores renewals: whether a Lease has run out is looked at every few seconds.
@@ -48,8 +52,12 @@ func sameHolder(old, renewed *coordinationv1.Lease) bool {
 	return equality.Semantic.DeepEqual(old.Spec.HolderIdentity, renewed.Spec.HolderIdentity) && old.Labels[servingLabel] == renewed.Labels[servingLabel]
 }
 
-// servingChanged tells whether a serving process has stopped or begun to renew since it was last looked.
-func (h *Hub) servingChanged() bool {
+// servingChanged tells whether a serving process has stopped or begun to renew since it was last looked. A watch may be
+// behind, for half a minute after the API was away: before a process counts as gone, the API is asked.
+func (h *Hub) servingChanged(ctx context.Context) bool {
+	if h.anyRanOut() {
+		h.askForLeases(ctx)
+	}
 	h.world.mu.Lock()
 	defer h.world.mu.Unlock()
 	changed := false
@@ -59,6 +67,31 @@ func (h *Hub) servingChanged() bool {
 		h.wasAlive[key] = alive
 	}
 	return changed
+}
+
+func (h *Hub) anyRanOut() bool {
+	h.world.mu.Lock()
+	defer h.world.mu.Unlock()
+	for key, lease := range h.world.serving {
+		if h.wasAlive[key] && !h.renewed(lease) {
+			return true
+		}
+	}
+	return false
+}
+
+// askForLeases reads the Leases of serving processes from the API. While it cannot be asked, nobody counts as gone.
+func (h *Hub) askForLeases(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var leases coordinationv1.LeaseList
+	err := h.client.List(ctx, &leases, client.HasLabels{servingLabel})
+	h.world.mu.Lock()
+	defer h.world.mu.Unlock()
+	h.blind = err != nil
+	for i := range leases.Items {
+		h.world.serving[client.ObjectKeyFromObject(&leases.Items[i])] = &leases.Items[i]
+	}
 }
 
 // servingOf sums up what the serving processes say of an Infra's servers.
