@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/densityops/oooi/api/v1alpha1"
+	"github.com/densityops/oooi/e2e/stack"
 )
 
 // testEdits changes children by hand: what oooi decides is put back, the rest is left alone.
@@ -60,12 +62,33 @@ func testEdits(t *testing.T, p *page) {
 		{"status of the Infra", ours("Infra", infra), `{"status":{"conditions":[],"attachments":{"total":99,"ready":98},"componentStatus":{"dnsReady":false}}}`},
 		{"status of an attachment", ours("InfraClusterAttachment", "clusters/example-hcp-a"), `{"status":{"conditions":null,"sources":null,"domain":"wrong.example.com"}}`},
 		{"status of the ProxyServer", proxy, `{"status":{"conditions":[],"backendCount":99}}`},
+		{"Envoys of the ProxyServer", proxy, `{"status":{"envoys":[]}}`},
+		{"status of the DNSServer", dns, `{"status":{"conditions":[]}}`},
+		{"status of the DHCPServer", dhcp, `{"status":{"conditions":[],"activeLeases":99}}`},
 	} {
 		t.Run(edit.name, func(t *testing.T) {
 			p.patch(t, edit.object, edit.patch, "status")
 			within(t, "the edit to be put back", p.untouched("a"), p.wholly(), p.remembers("example-hcp-a", p.address(117), true))
 		})
 	}
+	t.Run("deleted with streams open", func(t *testing.T) {
+		stream, _, err := p.call(240, "api."+domain("a"), portHTTPS).Hold(t.Context(), p.CA)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = stream.Close() }()
+		p.remove(t, proxy)
+		start := time.Now()
+		within(t, "the child to be back", asBefore(proxy), p.untouched("a"), func(context.Context) error {
+			if err := stream.Alive(); err != nil {
+				return stack.Final(fmt.Errorf("after %s: %w", time.Since(start), err))
+			}
+			if time.Since(start) < 3*time.Second {
+				return errors.New("the drain time is not over")
+			}
+			return nil
+		})
+	})
 	for _, child := range []*unstructured.Unstructured{proxy, dns, dhcp} {
 		t.Run("deleted "+child.GetKind(), func(t *testing.T) {
 			p.remove(t, child)
