@@ -73,7 +73,7 @@ type Hub struct {
 	result  atomic.Pointer[plan.Result]
 	// remembered are the sources that were planned last; the cache may lag behind. Owned by plan.
 	remembered map[types.NamespacedName][]v1alpha1.Source
-	// wasAlive are the Leases of serving processes that were renewed in time when last looked at; guarded by world.mu.
+	// wasAlive says of each Lease of a serving process whether it held when last looked at; guarded by world.mu.
 	wasAlive map[types.NamespacedName]bool
 	// blind: the API could not be asked for Leases; guarded by world.mu.
 	blind bool

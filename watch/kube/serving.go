@@ -21,13 +21,17 @@ import (
 // servingLabel is on the Lease of each serving process; its value is the name of the Infra.
 const servingLabel = "hostedcluster.densityops.com/serves"
 
-// processes are the serving processes of an Infra whose Leases have not run out.
+// processes are the serving processes of an Infra, as servingChanged judged them last.
 func (h *Hub) processes(infra types.NamespacedName) map[string]bool {
 	h.world.mu.Lock()
 	defer h.world.mu.Unlock()
 	alive := map[string]bool{}
 	for key, lease := range h.world.serving {
-		if key.Namespace == infra.Namespace && lease.Labels[servingLabel] == v1alpha1.LabelValue(infra.Name) && h.holds(lease) {
+		if key.Namespace != infra.Namespace || lease.Labels[servingLabel] != v1alpha1.LabelValue(infra.Name) {
+			continue
+		}
+		lives, judged := h.wasAlive[key]
+		if lives || !judged && h.holds(lease) {
 			alive[*lease.Spec.HolderIdentity] = true
 		}
 	}
@@ -223,7 +227,7 @@ func (h *Hub) writeProxyStatus(ctx context.Context, infra *plan.Infra) error {
 		}
 	}
 	wanted := proxyStatus{
-		Conditions:   h.dated(h.proxyConditions(there, alive), there.Status.Conditions),
+		Conditions:   h.dated(h.proxyConditions(there, alive), there.Status.Conditions, there.Generation),
 		BackendCount: int32(len(there.Spec.Backends)), //nolint:gosec // bounded by the size of an object
 	}
 	if infra.DNS != nil {

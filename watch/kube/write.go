@@ -204,7 +204,7 @@ func (h *Hub) writeAttachment(ctx context.Context, a *plan.Attachment) error {
 		return nil
 	}
 	wanted := a.Status
-	wanted.Conditions = h.dated(a.Status.Conditions, object.Status.Conditions)
+	wanted.Conditions = h.dated(a.Status.Conditions, object.Status.Conditions, object.Generation)
 	if equality.Semantic.DeepEqual(wanted, object.Status) {
 		return nil
 	}
@@ -219,7 +219,7 @@ func (h *Hub) writeInfraStatus(ctx context.Context, infra *plan.Infra) error {
 	wanted := infra.Status
 	serving := h.servingOf(infra)
 	wanted.ComponentStatus = serving.ComponentStatus
-	wanted.Conditions = h.dated(serving.Conditions(infra.Status.Conditions), object.Status.Conditions)
+	wanted.Conditions = h.dated(serving.Conditions(infra.Status.Conditions), object.Status.Conditions, object.Generation)
 	if equality.Semantic.DeepEqual(wanted, object.Status) {
 		return nil
 	}
@@ -250,10 +250,13 @@ func (h *Hub) writeStatus(ctx context.Context, object client.Object, status any,
 	return nil
 }
 
-// dated gives conditions their times: a condition keeps its time until its status changes.
-func (h *Hub) dated(wanted, before []metav1.Condition) []metav1.Condition {
+// dated gives conditions their generation, where they have none, and their times: a condition keeps its time until its status changes.
+func (h *Hub) dated(wanted, before []metav1.Condition, generation int64) []metav1.Condition {
 	dated := make([]metav1.Condition, len(wanted))
 	for i, c := range wanted {
+		if c.ObservedGeneration == 0 {
+			c.ObservedGeneration = generation
+		}
 		c.LastTransitionTime = h.conditionTime()
 		if old := meta.FindStatusCondition(before, c.Type); old != nil && old.Status == c.Status {
 			c.LastTransitionTime = old.LastTransitionTime
