@@ -40,6 +40,7 @@ func (h *Hub) elect(ctx context.Context) error {
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) {
 				h.cfg.Log.Info("this process leads", "identity", h.cfg.Identity)
+				h.forgetFailures()
 				h.leading.Store(true)
 				h.world.notify() // plan from the statuses as they are, then write
 			},

@@ -199,7 +199,7 @@ func (h *Hub) planOnChange(ctx context.Context) error {
 			}
 		}
 		if err := h.world.complete(); err != nil {
-			h.waitABit(ctx, 50*time.Millisecond)
+			sleep(ctx, 50*time.Millisecond)
 			h.world.notify()
 			continue
 		}
@@ -207,16 +207,7 @@ func (h *Hub) planOnChange(ctx context.Context) error {
 		h.plan()
 		took := time.Since(started)
 		h.metrics.planSeconds.Observe(took.Seconds())
-		h.waitABit(ctx, took)
-	}
-}
-
-func (h *Hub) waitABit(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
+		sleep(ctx, took)
 	}
 }
 
@@ -271,6 +262,13 @@ func (h *Hub) noteWrite(infra *plan.Infra, err error) {
 		return
 	}
 	h.failures[infra.Key()] = &failure{err: err, attempt: h.attempt(infra)}
+}
+
+// forgetFailures lets everything be tried: what another leader has met meanwhile is not known.
+func (h *Hub) forgetFailures() {
+	h.failuresMu.Lock()
+	defer h.failuresMu.Unlock()
+	clear(h.failures)
 }
 
 // writeProblem is why the children of an Infra could not be written; nil: they could.
