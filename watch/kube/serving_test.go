@@ -24,7 +24,8 @@ func TestProgrammedFoldsWhatEnvoysSay(t *testing.T) {
 		{"served", []v1alpha1.EnvoyStatus{served}, "True Acknowledged acknowledged by every Envoy: 1"},
 		{"an Envoy of a process that is gone does not count", []v1alpha1.EnvoyStatus{{Name: "e2", Process: "gone", Generation: 7}}, "False NoEnvoy no Envoy is connected"},
 		{
-			"Envoy's own words", []v1alpha1.EnvoyStatus{served, {Name: "e2", Process: "pod-2", Generation: 6, Error: "cannot bind"}},
+			"Envoy's own words",
+			[]v1alpha1.EnvoyStatus{served, {Name: "e2", Process: "pod-2", Generation: 6, Error: "cannot bind"}},
 			"False Refused Envoy e2: cannot bind",
 		},
 		{"behind", []v1alpha1.EnvoyStatus{served, {Name: "e2", Process: "pod-2", Generation: 6}}, "False Pending not acknowledged yet by Envoy e2"},
