@@ -93,6 +93,7 @@ func (w *walk) value(value any, n *node, path string) {
 }
 
 func (w *walk) object(m map[string]any, n *node, path string) {
+	meant := map[string]bool{} // by a misspelt field: one mistake, one error
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		at := join(path, name)
 		child := n.properties[name]
@@ -102,6 +103,7 @@ func (w *walk) object(m map[string]any, n *node, path string) {
 		switch {
 		case child == nil && n.open:
 		case child == nil:
+			meant[nearest(name, n.names)] = true
 			w.add(at, "is not a field of %s%s", owner(path), n.hint(name))
 			delete(m, name)
 		case m[name] == nil:
@@ -116,7 +118,7 @@ func (w *walk) object(m map[string]any, n *node, path string) {
 		}
 	}
 	for _, name := range n.required {
-		if _, there := m[name]; !there {
+		if _, there := m[name]; !there && !meant[name] {
 			w.add(join(path, name), "is missing: add it")
 		}
 	}
@@ -258,6 +260,14 @@ func either(values []string) string {
 
 // suggest names the known word closest to the given one, if it is close enough to be what was meant.
 func suggest(word string, known []string) string {
+	if best := nearest(word, known); best != "" {
+		return fmt.Sprintf(": did you mean %s?", best)
+	}
+	return ""
+}
+
+// nearest is the known word that the given one is most likely meant for; empty: none is close.
+func nearest(word string, known []string) string {
 	best, distance := "", 3
 	if len(word) < 4 {
 		distance = 2
@@ -271,10 +281,7 @@ func suggest(word string, known []string) string {
 			best, distance = k, d
 		}
 	}
-	if best == "" {
-		return ""
-	}
-	return fmt.Sprintf(": did you mean %s?", best)
+	return best
 }
 
 // editDistance is Levenshtein's, over bytes; far longer words than any field are not worth the work.
