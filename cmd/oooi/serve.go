@@ -83,11 +83,13 @@ Envoy, which keeps serving what it has; so do the server addresses put up by --c
 			if err != nil {
 				return err
 			}
-			lock, err := lockStateDir(s.stateDir)
-			if err != nil {
-				return err
+			if len(s.serve.Roles) > 0 { // a hub keeps nothing
+				lock, err := lockStateDir(s.stateDir)
+				if err != nil {
+					return err
+				}
+				defer func() { _ = lock.Close() }() // nothing was written to it
 			}
-			defer func() { _ = lock.Close() }() // nothing was written to it
 			if s.configDir == "" {
 				return serveCluster(cmd.Context(), log, s)
 			}
@@ -133,8 +135,6 @@ func (f *serveFlags) check() (*settings, error) {
 		return nil, usageError("--config-dir and --kubeconfig exclude each other: objects come from a folder or from a cluster")
 	case f.infra != "" && !isInfraKey(f.infra):
 		return nil, usageError("--infra %q is not NAMESPACE/NAME", f.infra)
-	case f.stateDir == "":
-		return nil, usageError("--state-dir is empty: leases must be kept somewhere")
 	case f.portOffset < 0 || f.portOffset > 65535-6443:
 		return nil, usageError("--port-offset %d is not between 0 and %d", f.portOffset, 65535-6443)
 	case f.proxyBind != "" && f.proxyBind != "server-ip" && f.proxyBind != "any":
@@ -153,6 +153,9 @@ func (f *serveFlags) check() (*settings, error) {
 	roles, err := f.servingRoles()
 	if err != nil {
 		return nil, err
+	}
+	if len(roles) > 0 && f.stateDir == "" {
+		return nil, usageError("--state-dir is missing, and there is no home folder: leases must be kept somewhere")
 	}
 	interfaces, err := f.interfacesByInfra()
 	if err != nil {

@@ -368,9 +368,10 @@ func (w *Watcher) Children() []Children {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	byInfra := map[types.NamespacedName]*Children{}
-	of := func(child client.Object) *Children {
+	of := func(child client.Object, name func(infra string) string) *Children {
 		owner := metav1.GetControllerOf(child)
-		if owner == nil || owner.Kind != "Infra" {
+		// A copy of a child has its owner, too, and another name.
+		if owner == nil || owner.Kind != "Infra" || owner.APIVersion != v1alpha1.GroupVersion.String() || child.GetName() != name(owner.Name) {
 			return &Children{} // nobody's: not served
 		}
 		key := types.NamespacedName{Namespace: child.GetNamespace(), Name: owner.Name}
@@ -383,13 +384,13 @@ func (w *Watcher) Children() []Children {
 		return byInfra[key]
 	}
 	for _, d := range w.dhcp {
-		of(d).DHCP = d
+		of(d, v1alpha1.DHCPServerName).DHCP = d
 	}
 	for _, d := range w.dns {
-		of(d).DNS = d
+		of(d, v1alpha1.DNSServerName).DNS = d
 	}
 	for _, p := range w.proxies {
-		of(p).Proxy = p
+		of(p, v1alpha1.ProxyServerName).Proxy = p
 	}
 	var all []Children
 	for _, c := range byInfra {

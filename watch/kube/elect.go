@@ -3,10 +3,9 @@ package kube
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
@@ -21,31 +20,57 @@ const (
 	retryPeriod   = 2 * time.Second
 )
 
+// timedLock notes when the Lease was last renewed. The time is that before the call: the Lease cannot have run out for
+// anybody else earlier than leaseDuration after it.
+type timedLock struct {
+	resourcelock.Interface
+	renewed atomic.Pointer[time.Time] // has a monotonic part
+}
+
+func (l *timedLock) note(at time.Time, err error) error {
+	if err == nil {
+		l.renewed.Store(&at)
+	}
+	return err
+}
+
+// Create implements resourcelock.Interface.
+func (l *timedLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	at := time.Now()
+	return l.note(at, l.Interface.Create(ctx, record))
+}
+
+// Update implements resourcelock.Interface.
+func (l *timedLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	at := time.Now()
+	return l.note(at, l.Interface.Update(ctx, record))
+}
+
+// leadsUntil is when this process may write no more unless it renews its Lease; false: it may not now. The election itself
+// may notice later, for example after the process was frozen.
+func (h *Hub) leadsUntil() (time.Time, bool) {
+	renewed := h.lock.renewed.Load()
+	if !h.elected.Load() || renewed == nil || time.Since(*renewed) >= renewDeadline {
+		return time.Time{}, false
+	}
+	return renewed.Add(renewDeadline), true
+}
+
 // elect makes this process leader when no other one is, for as long as ctx lasts. Losing the lead ends no
 // more than the writing: what is served stays, and the lead can be won again.
 func (h *Hub) elect(ctx context.Context) error {
-	clientset, err := kubernetes.NewForConfig(h.cfg.REST)
-	if err != nil {
-		return fmt.Errorf("leader election: %w", err)
-	}
-	lock := &resourcelock.LeaseLock{
-		LeaseMeta:  metav1.ObjectMeta{Namespace: h.cfg.Namespace, Name: leaseName},
-		Client:     clientset.CoordinationV1(),
-		LockConfig: resourcelock.ResourceLockConfig{Identity: h.cfg.Identity},
-	}
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: lock, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
-		ReleaseOnCancel: true,
-		Name:            leaseName,
+		Lock: h.lock, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
+		Name: leaseName,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) {
 				h.cfg.Log.Info("this process leads", "identity", h.cfg.Identity)
 				h.forgetFailures()
-				h.leading.Store(true)
+				h.elected.Store(true)
 				h.world.notify() // plan from the statuses as they are, then write
 			},
 			OnStoppedLeading: func() {
-				if h.leading.Swap(false) {
+				if h.elected.Swap(false) {
 					h.cfg.Log.Info("this process leads no longer", "identity", h.cfg.Identity)
 				}
 			},
@@ -57,5 +82,21 @@ func (h *Hub) elect(ctx context.Context) error {
 	for ctx.Err() == nil {
 		elector.Run(ctx)
 	}
+	h.giveLeadBack()
 	return nil
+}
+
+// giveLeadBack lets another process lead at once, if this one does; it takes no longer than stopGrace.
+func (h *Hub) giveLeadBack() {
+	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
+	defer cancel()
+	record, _, err := h.lock.Get(ctx)
+	if err != nil || record.HolderIdentity != h.cfg.Identity {
+		return // another one leads, or finds out when the Lease runs out
+	}
+	released := *record
+	released.HolderIdentity, released.LeaseDurationSeconds = "", 1
+	if err := h.lock.Update(ctx, released); err != nil {
+		h.cfg.Log.Debug("the lead is left to run out", "error", err)
+	}
 }

@@ -19,7 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -69,7 +71,8 @@ type Hub struct {
 	stop    func() // of the events
 	metrics *hubMetrics
 
-	leading atomic.Bool
+	lock    *timedLock
+	elected atomic.Bool // by the election; leadsUntil is what counts
 	result  atomic.Pointer[plan.Result]
 	// remembered are the sources that were planned last; the cache may lag behind. Owned by plan.
 	remembered map[types.NamespacedName][]v1alpha1.Source
@@ -135,6 +138,15 @@ func NewHub(cfg HubConfig) (*Hub, error) {
 		pending:    map[types.NamespacedName]time.Time{},
 		failures:   map[types.NamespacedName]*failure{},
 	}
+	clientset, err := kubernetes.NewForConfig(cfg.REST)
+	if err != nil {
+		return nil, fmt.Errorf("cluster at %s: %w", cfg.REST.Host, err)
+	}
+	h.lock = &timedLock{Interface: &resourcelock.LeaseLock{
+		LeaseMeta:  metav1.ObjectMeta{Namespace: cfg.Namespace, Name: leaseName},
+		Client:     clientset.CoordinationV1(),
+		LockConfig: resourcelock.ResourceLockConfig{Identity: cfg.Identity},
+	}}
 	h.metrics = newHubMetrics(cfg.Registerer, h.queue.Len)
 	if err := h.openEvents(scheme); err != nil {
 		return nil, err
@@ -180,7 +192,10 @@ func (h *Hub) Ready() error {
 func (h *Hub) Result() *plan.Result { return h.result.Load() }
 
 // Leading tells whether this process writes.
-func (h *Hub) Leading() bool { return h.leading.Load() }
+func (h *Hub) Leading() bool {
+	_, leads := h.leadsUntil()
+	return leads
+}
 
 // planOnChange plans when something that is read has changed. The first change leaves at once; those that come
 // while a plan is made fold into the next one, which waits for as long as the last one took, so that planning
@@ -224,7 +239,7 @@ func (h *Hub) plan() {
 
 // enqueue hands every Infra to the writers; those that need no write make none.
 func (h *Hub) enqueue(result *plan.Result) {
-	if !h.leading.Load() {
+	if !h.Leading() {
 		return
 	}
 	for _, infra := range result.Infras {
@@ -284,7 +299,7 @@ func (h *Hub) writeProblem(infra types.NamespacedName) error {
 // recall puts the sources that were planned last into the statuses: they are ahead of the cache until what was
 // written has come back.
 func (h *Hub) recall(objects *plan.Objects) {
-	if !h.leading.Load() {
+	if !h.Leading() {
 		return // another process writes the statuses, and it is them that count
 	}
 	for i, a := range objects.Attachments {
@@ -298,7 +313,7 @@ func (h *Hub) recall(objects *plan.Objects) {
 
 func (h *Hub) remember(result *plan.Result) {
 	clear(h.remembered)
-	if !h.leading.Load() {
+	if !h.Leading() {
 		return
 	}
 	for _, infra := range result.Infras {
@@ -315,11 +330,14 @@ func (h *Hub) writeNext(ctx context.Context) bool {
 		return false
 	}
 	defer h.queue.Done(key)
-	if !h.leading.Load() {
+	until, leads := h.leadsUntil()
+	if !leads {
 		h.queue.Forget(key)
 		return true
 	}
-	if err := h.write(ctx, key); err != nil && ctx.Err() == nil {
+	writing, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	if err := h.write(writing, key); err != nil && ctx.Err() == nil {
 		h.cfg.Log.Warn("an Infra cannot be written, trying again", "infra", key.String(), "tries", h.queue.NumRequeues(key)+1, "error", err)
 		h.metrics.writeFailures.Inc()
 		h.queue.AddRateLimited(key)

@@ -63,6 +63,7 @@ type Reporter struct {
 // reported is what was written last of one Infra.
 type reported struct {
 	dhcp, dns, proxy written
+	since            time.Time // this process serves the Infra
 	counted, renewed time.Time
 	pendingSince     time.Time // an Envoy has not answered since then; zero: all have
 	failing          bool
@@ -127,7 +128,7 @@ func (r *Reporter) Run(ctx context.Context, report func() []Report) error {
 				continue
 			}
 			if r.last[rep.Infra] == nil {
-				r.last[rep.Infra] = &reported{}
+				r.last[rep.Infra] = &reported{since: now}
 			}
 			last := r.last[rep.Infra]
 			err := r.write(ctx, rep, last, now)
@@ -168,7 +169,9 @@ func (r *Reporter) write(ctx context.Context, rep Report, last *reported, now ti
 	}
 	if d := rep.DNS; d != nil {
 		status := &serverStatus{Conditions: ready(last.dns.conditions(d, d.Status.Conditions), d.Generation, rep.DNSReady, rep.DNSMessage, now)}
-		errs = append(errs, r.put(ctx, d, status, &last.dns, sameReady(d.Status.Conditions, status), now))
+		if !last.defers(&last.dns, d, d.Status.Conditions, rep.DNSReady, now) {
+			errs = append(errs, r.put(ctx, d, status, &last.dns, stands(d.Status.Conditions, rep.DNSReady), now))
+		}
 	}
 	if d := rep.DHCP; d != nil {
 		status := &serverStatus{
@@ -180,9 +183,9 @@ func (r *Reporter) write(ctx context.Context, rep Report, last *reported, now ti
 		} else {
 			last.counted = now
 		}
-		isThere := sameReady(d.Status.Conditions, status) &&
-			d.Status.ActiveLeases == *status.ActiveLeases && d.Status.TotalLeases == *status.TotalLeases
-		errs = append(errs, r.put(ctx, d, status, &last.dhcp, isThere, now))
+		if !last.defers(&last.dhcp, d, d.Status.Conditions, rep.DHCPReady, now) {
+			errs = append(errs, r.put(ctx, d, status, &last.dhcp, stands(d.Status.Conditions, rep.DHCPReady), now))
+		}
 	}
 	if p := rep.Proxy; p != nil {
 		envoys := append([]v1alpha1.EnvoyStatus{}, rep.Envoys...) // none is an empty list, not null
@@ -206,10 +209,20 @@ func byName(envoys []v1alpha1.EnvoyStatus) map[string]v1alpha1.EnvoyStatus {
 	return named
 }
 
-// sameReady tells whether the Ready condition that is to be written is there.
-func sameReady(there []metav1.Condition, status *serverStatus) bool {
+// stands tells whether the Ready condition that is there can stand. Another process may serve as well: then the one that is
+// ready has the word, and the other one does not take it back.
+func stands(there []metav1.Condition, isReady bool) bool {
 	found := meta.FindStatusCondition(there, v1alpha1.ConditionReady)
-	return found != nil && equality.Semantic.DeepEqual(*found, status.Conditions[0])
+	return found != nil && (!isReady || found.Status == metav1.ConditionTrue)
+}
+
+// startPatience is how long a process that has just started and is not ready leaves a Ready condition alone.
+const startPatience = 5 * time.Second
+
+// defers tells whether a process that is not ready leaves the word to the one that said Ready.
+func (r *reported) defers(last *written, child client.Object, there []metav1.Condition, isReady bool, now time.Time) bool {
+	return !isReady && last.of(child) == nil && now.Sub(r.since) < startPatience &&
+		meta.IsStatusConditionTrue(there, v1alpha1.ConditionReady)
 }
 
 // put writes a status unless it was written last and nobody has changed it since.
