@@ -325,7 +325,7 @@ func (p *publisher) state() InfraState {
 	if p.proxy == nil {
 		return st
 	}
-	st.Proxy = &ComponentState{Message: p.proxy.Message}
+	st.Proxy, st.Refused = &ComponentState{Message: p.proxy.Message}, p.proxy.Message
 	if p.served != nil {
 		st.ProxyVersion, st.ProxyGeneration = p.server.xds.Version(p.infra), p.served.Generation
 	}

@@ -239,6 +239,8 @@ type InfraState struct {
 	// ProxyVersion is the version of the current routes, ProxyGeneration that of the ProxyServer that they were made from.
 	ProxyVersion    string `json:"proxyVersion,omitempty"`
 	ProxyGeneration int64  `json:"proxyGeneration,omitempty"`
+	// Refused is why the newest routes are not served.
+	Refused string `json:"refused,omitempty"`
 	// Envoys that are connected.
 	Envoys []v1alpha1.EnvoyStatus `json:"envoys,omitempty"`
 }

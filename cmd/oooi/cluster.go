@@ -39,6 +39,7 @@ type cluster struct {
 	settings *settings
 	metrics  *prometheus.Registry
 	statuses *watch.Statuses
+	identity string
 
 	hub *kube.Hub // nil: not a role of this process
 
@@ -57,7 +58,8 @@ func serveCluster(ctx context.Context, log *slog.Logger, s *settings) (err error
 	log.Info("oooi starts", "version", version, "cluster", config.Host, "stateDir", s.stateDir)
 	c := &cluster{log: log, settings: s, metrics: newProcessMetrics(), statuses: watch.NewStatuses(log, time.Now)}
 	c.metrics.MustRegister(c.statuses)
-	identity := identify(s.stateDir)
+	c.identity = identify(s.stateDir)
+	identity := c.identity
 	if s.reconcile {
 		if c.hub, err = kube.NewHub(kube.HubConfig{
 			REST: config, Log: log.With("part", "hub"), Registerer: c.metrics,
@@ -178,18 +180,25 @@ func (c *cluster) reports() []kube.Report {
 			r.DNS, r.DNSReady, r.DNSMessage = k.DNS, st.DNS.Ready, st.DNS.Message
 		}
 		if slices.Contains(c.settings.serve.Roles, serve.RoleXDS) {
-			r.Proxy, r.Envoys = k.Proxy, withGenerations(st)
+			r.Proxy, r.Envoys = k.Proxy, envoysOf(st, c.identity)
 		}
 		reports = append(reports, r)
 	}
 	return reports
 }
 
-// withGenerations says which generation of the ProxyServer each Envoy serves, as far as it is the current one.
-func withGenerations(st serve.InfraState) []v1alpha1.EnvoyStatus {
+// envoysOf says which generation of the ProxyServer each Envoy serves, as far as it is the current one. Routes that oooi itself
+// refuses are nobody's fault among the Envoys, but it is there that it is looked for.
+func envoysOf(st serve.InfraState, identity string) []v1alpha1.EnvoyStatus {
 	envoys := slices.Clone(st.Envoys)
+	if st.Refused != "" && len(envoys) == 0 {
+		envoys = []v1alpha1.EnvoyStatus{{Name: identity}}
+	}
 	for i := range envoys {
-		if envoys[i].Acknowledged == st.ProxyVersion {
+		switch {
+		case st.Refused != "":
+			envoys[i].Error = "not sent, refused by oooi: " + st.Refused
+		case envoys[i].Acknowledged == st.ProxyVersion:
 			envoys[i].Generation = st.ProxyGeneration
 		}
 	}

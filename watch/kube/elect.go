@@ -6,12 +6,20 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/densityops/oooi/api/v1alpha1"
 )
 
-// leaseName is the Lease whose holder writes.
-const leaseName = "oooi"
+// leaseName is the Lease whose holder writes: all Infras, or the only one that it is told to.
+func leaseName(infra types.NamespacedName) string {
+	if infra.Name == "" {
+		return "oooi"
+	}
+	return v1alpha1.LabelValue("oooi-" + infra.Namespace + "-" + infra.Name)
+}
 
 // A leader that is gone is followed by another after leaseDuration at the latest; one that stops, at once.
 const (
@@ -61,7 +69,7 @@ func (h *Hub) leadsUntil() (time.Time, bool) {
 func (h *Hub) elect(ctx context.Context) error {
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: h.lock, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
-		Name: leaseName,
+		Name: leaseName(h.cfg.Infra),
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) {
 				h.cfg.Log.Info("this process leads", "identity", h.cfg.Identity)

@@ -78,6 +78,8 @@ type Hub struct {
 	remembered map[types.NamespacedName][]v1alpha1.Source
 	// wasAlive says of each Lease of a serving process whether it held when last looked at; guarded by world.mu.
 	wasAlive map[types.NamespacedName]bool
+	// renewals are the last of each of those Leases; guarded by world.mu.
+	renewals map[types.NamespacedName]renewal
 	// blind: the API could not be asked for Leases; guarded by world.mu.
 	blind bool
 
@@ -135,6 +137,7 @@ func NewHub(cfg HubConfig) (*Hub, error) {
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstRetry, lastRetry)),
 		remembered: map[types.NamespacedName][]v1alpha1.Source{},
 		wasAlive:   map[types.NamespacedName]bool{},
+		renewals:   map[types.NamespacedName]renewal{},
 		pending:    map[types.NamespacedName]time.Time{},
 		failures:   map[types.NamespacedName]*failure{},
 	}
@@ -143,7 +146,7 @@ func NewHub(cfg HubConfig) (*Hub, error) {
 		return nil, fmt.Errorf("cluster at %s: %w", cfg.REST.Host, err)
 	}
 	h.lock = &timedLock{Interface: &resourcelock.LeaseLock{
-		LeaseMeta:  metav1.ObjectMeta{Namespace: cfg.Namespace, Name: leaseName},
+		LeaseMeta:  metav1.ObjectMeta{Namespace: cfg.Namespace, Name: leaseName(cfg.Infra)},
 		Client:     clientset.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: cfg.Identity},
 	}}

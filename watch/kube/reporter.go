@@ -87,6 +87,7 @@ func (r *reported) hold(envoys []v1alpha1.EnvoyStatus, generation int64, now tim
 
 // written is the status that was written last of one child. A child that was deleted and made anew has none yet.
 type written struct {
+	child  client.Object
 	uid    types.UID
 	status any
 	at     time.Time
@@ -236,7 +237,7 @@ func (r *Reporter) put(ctx context.Context, child client.Object, status any, las
 		}
 		return fmt.Errorf("status of %T %s: %w", child, client.ObjectKeyFromObject(child), err)
 	}
-	*last = written{child.GetUID(), status, now}
+	*last = written{child, child.GetUID(), status, now}
 	return nil
 }
 
@@ -318,12 +319,22 @@ func owners(c Children) []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: controller.APIVersion, Kind: controller.Kind, Name: controller.Name, UID: controller.UID}}
 }
 
-// giveBack deletes the Leases, so that nobody has to wait for them to run out.
+// giveBack takes back what this process said of its servers and deletes its Leases, so that nobody has to wait for them to run
+// out. Another process that serves says so again by itself.
 func (r *Reporter) giveBack() {
-	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
 	defer cancel()
-	for infra := range r.last {
-		if err := client.IgnoreNotFound(r.client.Delete(ctx, r.lease(infra))); err != nil {
+	for infra, last := range r.last {
+		var errs []error
+		for _, w := range []*written{&last.dns, &last.dhcp} {
+			if before, ok := w.status.(*serverStatus); ok {
+				status := *before
+				status.Conditions = ready(before.Conditions, before.Conditions[0].ObservedGeneration, false, "the process that served has stopped", r.cfg.Clock())
+				errs = append(errs, client.IgnoreNotFound(applyStatus(ctx, r.client, w.child, &status, r.owner())))
+			}
+		}
+		errs = append(errs, client.IgnoreNotFound(r.client.Delete(ctx, r.lease(infra))))
+		if err := errors.Join(errs...); err != nil {
 			r.cfg.Log.Debug("a Lease is left to run out", "infra", infra.String(), "error", err)
 		}
 	}

@@ -31,24 +31,37 @@ func (h *Hub) processes(infra types.NamespacedName) map[string]bool {
 			continue
 		}
 		lives, judged := h.wasAlive[key]
-		if lives || !judged && h.holds(lease) {
+		if lives || !judged && h.holds(key, lease) {
 			alive[*lease.Spec.HolderIdentity] = true
 		}
 	}
 	return alive
 }
 
-// holds tells whether a Lease has a holder that lives, as far as that can be known. The lock of the world is held.
-func (h *Hub) holds(lease *coordinationv1.Lease) bool {
-	s := &lease.Spec
-	return s.HolderIdentity != nil && *s.HolderIdentity != "" && (h.blind || h.renewed(lease))
+// renewal is a renewal of a Lease, and when it was seen by this process's own clock: others' clocks may be wrong.
+type renewal struct {
+	renewed metav1.MicroTime
+	seen    time.Time
 }
 
-// renewed tells whether a Lease was renewed in time.
-func (h *Hub) renewed(lease *coordinationv1.Lease) bool {
+// holds tells whether a Lease has a holder that lives, as far as that can be known. The lock of the world is held.
+func (h *Hub) holds(key types.NamespacedName, lease *coordinationv1.Lease) bool {
 	s := &lease.Spec
-	return s.RenewTime != nil && s.LeaseDurationSeconds != nil &&
-		h.cfg.Clock().Before(s.RenewTime.Add(time.Duration(*s.LeaseDurationSeconds)*time.Second))
+	return s.HolderIdentity != nil && *s.HolderIdentity != "" && (h.blind || h.renewed(key, lease))
+}
+
+// renewed tells whether a Lease was renewed in time; one that is seen for the first time has been.
+func (h *Hub) renewed(key types.NamespacedName, lease *coordinationv1.Lease) bool {
+	s := &lease.Spec
+	if s.RenewTime == nil || s.LeaseDurationSeconds == nil {
+		return false
+	}
+	last, known := h.renewals[key]
+	if !known || !last.renewed.Equal(s.RenewTime) {
+		last = renewal{*s.RenewTime, h.cfg.Clock()}
+		h.renewals[key] = last
+	}
+	return h.cfg.Clock().Sub(last.seen) < time.Duration(*s.LeaseDurationSeconds)*time.Second
 }
 
 // sameHolder ignores renewals: whether a Lease has run out is looked at every few seconds.
@@ -66,7 +79,7 @@ func (h *Hub) servingChanged(ctx context.Context) bool {
 	defer h.world.mu.Unlock()
 	changed := false
 	for key, lease := range h.world.serving {
-		alive := h.holds(lease)
+		alive := h.holds(key, lease)
 		changed = changed || h.wasAlive[key] != alive
 		h.wasAlive[key] = alive
 	}
@@ -77,7 +90,7 @@ func (h *Hub) anyRanOut() bool {
 	h.world.mu.Lock()
 	defer h.world.mu.Unlock()
 	for key, lease := range h.world.serving {
-		if h.wasAlive[key] && !h.renewed(lease) {
+		if h.wasAlive[key] && !h.renewed(key, lease) {
 			return true
 		}
 	}
@@ -117,6 +130,10 @@ func (h *Hub) servingOf(infra *plan.Infra) watch.Serving {
 		}
 	}
 	there := h.attempt(infra)
+	if infra.DHCP != nil && controlled(infra, there.dhcp) == nil || infra.DNS != nil && controlled(infra, there.dns) == nil ||
+		infra.Proxy != nil && controlled(infra, there.proxy) == nil {
+		s.Waiting = append(s.Waiting, "children are not written yet")
+	}
 	if d := controlled(infra, there.dhcp); d != nil {
 		judge(v1alpha1.ComponentDHCP, infra.DHCP != nil, d.Status.Conditions, &s.DHCPReady)
 	}

@@ -27,7 +27,7 @@ import (
 // written before names.
 func (h *Hub) write(ctx context.Context, key types.NamespacedName) error {
 	result := h.result.Load()
-	if result == nil {
+	if result == nil || h.cfg.Infra.Name != "" && key != h.cfg.Infra {
 		return nil
 	}
 	for _, infra := range result.Infras {
@@ -45,9 +45,6 @@ func (h *Hub) write(ctx context.Context, key types.NamespacedName) error {
 }
 
 func (h *Hub) writeInfra(ctx context.Context, infra *plan.Infra) error {
-	if h.cfg.Infra.Name != "" && infra.Key() != h.cfg.Infra {
-		return nil
-	}
 	var errs []error
 	if infra.Object.DeletionTimestamp == nil {
 		err := h.writeChildren(ctx, infra)
@@ -200,11 +197,11 @@ func applyStatus(ctx context.Context, c client.Client, object client.Object, sta
 
 func (h *Hub) writeAttachment(ctx context.Context, a *plan.Attachment) error {
 	object := lookup(h.world, h.world.attachments, a.Key())
-	if object == nil {
-		return nil
+	if object == nil || object.UID != a.Object.UID {
+		return nil // gone, or another one, which the next plan is about
 	}
 	wanted := a.Status
-	wanted.Conditions = h.dated(a.Status.Conditions, object.Status.Conditions, object.Generation)
+	wanted.Conditions = h.dated(a.Status.Conditions, object.Status.Conditions, a.Object.Generation)
 	if equality.Semantic.DeepEqual(wanted, object.Status) {
 		return nil
 	}
@@ -213,13 +210,13 @@ func (h *Hub) writeAttachment(ctx context.Context, a *plan.Attachment) error {
 
 func (h *Hub) writeInfraStatus(ctx context.Context, infra *plan.Infra) error {
 	object := lookup(h.world, h.world.infras, infra.Key())
-	if object == nil {
-		return nil
+	if object == nil || object.UID != infra.Object.UID {
+		return nil // gone, or another one, which the next plan is about
 	}
 	wanted := infra.Status
 	serving := h.servingOf(infra)
 	wanted.ComponentStatus = serving.ComponentStatus
-	wanted.Conditions = h.dated(serving.Conditions(infra.Status.Conditions), object.Status.Conditions, object.Generation)
+	wanted.Conditions = h.dated(serving.Conditions(infra.Status.Conditions), object.Status.Conditions, infra.Object.Generation)
 	if equality.Semantic.DeepEqual(wanted, object.Status) {
 		return nil
 	}
