@@ -33,13 +33,18 @@ const (
 type timedLock struct {
 	resourcelock.Interface
 	renewed atomic.Pointer[time.Time] // has a monotonic part
+	// regained is called when the Lease is renewed after so long that nothing could be written meanwhile.
+	regained func()
 }
 
 func (l *timedLock) note(at time.Time, err error) error {
-	if err == nil {
-		l.renewed.Store(&at)
+	if err != nil {
+		return err
 	}
-	return err
+	if last := l.renewed.Swap(&at); last != nil && time.Since(*last) >= renewDeadline {
+		l.regained()
+	}
+	return nil
 }
 
 // Create implements resourcelock.Interface.

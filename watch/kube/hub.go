@@ -149,7 +149,7 @@ func NewHub(cfg HubConfig) (*Hub, error) {
 		LeaseMeta:  metav1.ObjectMeta{Namespace: cfg.Namespace, Name: leaseName(cfg.Infra)},
 		Client:     clientset.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: cfg.Identity},
-	}}
+	}, regained: h.world.notify}
 	h.metrics = newHubMetrics(cfg.Registerer, h.queue.Len)
 	if err := h.openEvents(scheme); err != nil {
 		return nil, err

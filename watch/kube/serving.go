@@ -8,6 +8,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -239,7 +240,11 @@ func (h *Hub) writeProxyStatus(ctx context.Context, infra *plan.Infra) error {
 		pruned := there.DeepCopy()
 		pruned.Status.Envoys = kept
 		h.metrics.writes.Inc()
-		if err := h.client.Status().Update(ctx, pruned, client.FieldOwner(fieldOwner)); client.IgnoreNotFound(err) != nil {
+		err := h.client.Status().Update(ctx, pruned, client.FieldOwner(fieldOwner))
+		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+			return nil // the cache is behind; what comes is looked at again
+		}
+		if err != nil {
 			return fmt.Errorf("take away what gone processes left in ProxyServer %s: %w", client.ObjectKeyFromObject(there), err)
 		}
 	}
