@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -55,15 +56,22 @@ func wayIn(t *testing.T, h stack.Host, target string, argv []string) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	var out output
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan struct{})
+	started, ended := make(chan error), make(chan struct{})
 	var exit error // read it after ended is closed
 	go func() {
+		// The parent-death signal comes when the thread that started the child ends: it is kept.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
 		defer close(ended)
-		exit = cmd.Wait()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			exit = cmd.Wait()
+		}
 	}()
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // it has ended, unless the test failed
 		<-ended
