@@ -250,7 +250,7 @@ func (h *Hub) writeProxyStatus(ctx context.Context, infra *plan.Infra) error {
 	}
 	wanted := proxyStatus{
 		Conditions:   h.dated(h.proxyConditions(there, alive), there.Status.Conditions, there.Generation),
-		BackendCount: int32(len(there.Spec.Backends)), //nolint:gosec // bounded by the size of an object
+		BackendCount: int32(len(there.Spec.Backends)),
 	}
 	if infra.DNS != nil {
 		wanted.ServiceIP = infra.DNS.Spec.NetworkConfig.InternalProxyIP
