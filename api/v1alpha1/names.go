@@ -18,6 +18,40 @@ func DNSServerName(infra string) string { return infra + "-dns" }
 // ProxyServerName is the name of the ProxyServer of an Infra.
 func ProxyServerName(infra string) string { return infra + "-proxy" }
 
+// VLANName is the name of the Deployment of an Infra's VLAN pods, of the Lease that says which one of them is the holder, and of
+// their PodDisruptionBudget.
+func VLANName(infra string) string { return infra + "-vlan" }
+
+// ProxyServiceName is the name of the Service in front of an Infra's Envoy.
+func ProxyServiceName(infra string) string { return infra + "-proxy" }
+
+// DNSServiceName is the name of the Service in front of an Infra's DNS server.
+func DNSServiceName(infra string) string { return infra + "-dns" }
+
+// BootstrapName is the name of the ConfigMap with the bootstrap of an Infra's Envoys.
+func BootstrapName(infra string) string { return infra + "-envoy" }
+
+// DHCPLeaseName is the name of the DHCPLease of one address: one name an address, so that the API server itself forbids a
+// second grant of it.
+func DHCPLeaseName(infra, address string) string {
+	return infra + "-" + strings.ReplaceAll(address, ".", "-")
+}
+
+const (
+	// LabelInfra is on everything that belongs to the VLAN pods of an Infra, the pods included; its value is LabelValue of
+	// the Infra's name.
+	LabelInfra = "hostedcluster.densityops.com/infra"
+	// LabelInfraNamespace is beside LabelInfra on objects that are not in the Infra's namespace.
+	LabelInfraNamespace = "hostedcluster.densityops.com/infra-namespace"
+	// LabelHolder is "true" on the VLAN pod that has the addresses. The pod sets it, and the Services select it.
+	LabelHolder = "hostedcluster.densityops.com/holder"
+	// VLANInterface is the name of the VLAN interface in a VLAN pod.
+	VLANInterface = "vlan0"
+	// VLANAccount is the name of the ServiceAccount of VLAN pods, of its RoleBinding and of the ClusterRole that it is
+	// bound to.
+	VLANAccount = "oooi-vlan"
+)
+
 // BackendName is the name of one backend of an attachment: <attachment>-<role>. A longer name than 63
 // characters is cut and made unique by a hash of the whole.
 func BackendName(attachment, role string) string { return LabelValue(attachment + "-" + role) }
