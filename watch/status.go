@@ -3,6 +3,7 @@ package watch
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,6 +20,8 @@ type Serving struct {
 	v1alpha1.ComponentStatus
 	// Waiting says for each component that is asked for and does not serve what it waits for.
 	Waiting []string
+	// Observed are conditions of the Infra that only a running system can tell, besides those of the plan.
+	Observed []metav1.Condition
 }
 
 // InfraReport is the status of one Infra and of its attachments, with the times of its conditions.
@@ -92,8 +95,11 @@ func (s *Statuses) attachment(a *plan.Attachment, seen map[string]bool) Attachme
 	return r
 }
 
-// Conditions makes Ready False, on a copy, when something that is asked for does not serve.
+// Conditions adds what was observed, and makes Ready False when something that is asked for does not serve, both on a copy.
 func (now Serving) Conditions(conditions []metav1.Condition) []metav1.Condition {
+	if len(now.Observed) > 0 {
+		conditions = append(slices.Clone(conditions), now.Observed...)
+	}
 	if len(now.Waiting) == 0 || !meta.IsStatusConditionTrue(conditions, v1alpha1.ConditionReady) {
 		return conditions
 	}
