@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -58,6 +59,10 @@ type InfraSpec struct {
 	// +kubebuilder:default={}
 	// +optional
 	InfraComponents InfraComponents `json:"infraComponents"`
+	// VLANPods says how the pods that serve the VLAN are run in the cluster, where this Infra needs it otherwise than the
+	// installation. Changing it starts them anew, one after the other, the standby first.
+	// +optional
+	VLANPods *VLANPods `json:"vlanPods,omitempty"`
 
 	// AppsIngress belonged to the single-cluster model. It is accepted so that
 	// old manifests apply, and ignored (condition DeprecatedField): apps ingress
@@ -65,6 +70,50 @@ type InfraSpec struct {
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +optional
 	AppsIngress *runtime.RawExtension `json:"appsIngress,omitempty"`
+}
+
+// VLANPods says how the two pods that serve one VLAN are run. Their images are infraComponents.proxy.managerImage and
+// infraComponents.proxy.proxyImage.
+type VLANPods struct {
+	// ImagePullPolicy of both containers. Default: that of the installation.
+	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
+	// +optional
+	ImagePullPolicy corev1.PullPolicy `json:"imagePullPolicy,omitempty"`
+	// ImagePullSecrets in the Infra's namespace, instead of those that the installation names.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +optional
+	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets,omitempty"`
+	// NodeSelector restricts the nodes: those that the VLAN reaches, when not all do.
+	// +kubebuilder:validation:MaxProperties=32
+	// +optional
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+	// Tolerations of taints on those nodes.
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +optional
+	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
+	// PriorityClassName of the pods. Default: that of the cluster.
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	PriorityClassName string `json:"priorityClassName,omitempty"`
+	// Resources of the container oooi (DHCP, DNS, xDS), instead of the built-in ones.
+	// +optional
+	Resources *PodResources `json:"resources,omitempty"`
+	// EnvoyResources are those of the container envoy, instead of the built-in ones.
+	// +optional
+	EnvoyResources *PodResources `json:"envoyResources,omitempty"`
+}
+
+// PodResources are what a container asks for and what it may take.
+type PodResources struct {
+	// Requests that the scheduler keeps free for the container.
+	// +optional
+	Requests corev1.ResourceList `json:"requests,omitempty"`
+	// Limits that the container cannot go beyond. One on the memory of Envoy ends every connection of the VLAN when it is
+	// reached.
+	// +optional
+	Limits corev1.ResourceList `json:"limits,omitempty"`
 }
 
 // NetworkConfig is the VLAN as the network team gave it.
