@@ -3,7 +3,8 @@
 // A person writes two of them: Infra (one VLAN) and InfraClusterAttachment
 // (one hosted cluster on that VLAN). The plan turns them into the children
 // DHCPServer, DNSServer and ProxyServer, which are the only thing that the
-// DHCP, DNS and xDS servers read.
+// DHCP, DNS and xDS servers read. The DHCP server keeps its leases as
+// DHCPLeases.
 //
 // The package holds types, their defaults (as markers, enforced by the
 // generated CRDs) and the checks that one object alone can answer

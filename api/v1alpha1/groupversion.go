@@ -17,6 +17,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&DHCPServer{}, &DHCPServerList{},
 		&DNSServer{}, &DNSServerList{},
 		&ProxyServer{}, &ProxyServerList{},
+		&DHCPLease{}, &DHCPLeaseList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
