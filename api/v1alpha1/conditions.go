@@ -29,6 +29,8 @@ const (
 	ConditionImagesAgree = "ImagesAgree"
 	// ConditionNeighboursServed (Infra) is False when the cluster does not serve kinds that are read.
 	ConditionNeighboursServed = "NeighboursServed"
+	// ConditionAddressesHeld (Infra) is True when a VLAN pod has the server addresses and nobody disputes them.
+	ConditionAddressesHeld = "AddressesHeld"
 	// ConditionProgrammed (ProxyServer) is True when every Envoy acknowledged the current routes.
 	ConditionProgrammed = "Programmed"
 )
@@ -43,6 +45,7 @@ const (
 	ReasonConfigured = "Configured"
 	ReasonResolved   = "Resolved"
 	ReasonNone       = "None"
+	ReasonHeld       = "Held"
 )
 
 // Reasons of conflicts and refusals, on every party (product rules 11, 12 and 14).
@@ -114,4 +117,6 @@ const (
 	ReasonRefused              = "Refused"
 	ReasonPending              = "Pending"
 	ReasonAcknowledged         = "Acknowledged"
+	// ReasonNoHolder: VLAN pods run, and none has the server addresses yet.
+	ReasonNoHolder = "NoHolder"
 )

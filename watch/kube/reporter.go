@@ -2,6 +2,9 @@ package kube
 
 import (
 	"context"
+	"crypto/ed25519"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -30,6 +33,14 @@ const (
 	callTimeout = 5 * time.Second
 )
 
+// Annotations of the Lease of a serving process.
+const (
+	// keyAnnotation is the public key that the process's frames on the VLAN are signed with.
+	keyAnnotation = "hostedcluster.densityops.com/peer-key"
+	// vlanAnnotation is the process's VLANReport.
+	vlanAnnotation = "hostedcluster.densityops.com/vlan"
+)
+
 // Report is what this process's servers of one Infra do.
 type Report struct {
 	// Children that are served.
@@ -41,7 +52,30 @@ type Report struct {
 	ActiveLeases, TotalLeases int32
 	// Envoys that are connected, with the generation of the ProxyServer that each serves.
 	Envoys []v1alpha1.EnvoyStatus
+	// VLAN is this process's part in holding the server addresses; nil: it does not put them on the VLAN, or is alone.
+	VLAN *VLANReport
 }
+
+// VLANReport is what a VLAN pod says about the server addresses.
+type VLANReport struct {
+	// Holding: this pod has them.
+	Holding bool `json:"holding"`
+	// Holder is the pod that has them, as far as this one knows; empty: none.
+	Holder string `json:"holder,omitempty"`
+	// Addresses that this pod has.
+	Addresses []string `json:"addresses,omitempty"`
+	// Problems that keep this pod from having them, or from having them undisputed.
+	Problems []VLANProblem `json:"problems,omitempty"`
+}
+
+// VLANProblem is one thing that is wrong on the VLAN.
+type VLANProblem struct {
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+}
+
+// speaks tells whether this process says whether the servers of the VLAN serve: a standby is silent while there is a holder.
+func (r *Report) speaks() bool { return r.VLAN == nil || r.VLAN.Holding || r.VLAN.Holder == "" }
 
 // ReporterConfig is what a Reporter needs.
 type ReporterConfig struct {
@@ -49,7 +83,9 @@ type ReporterConfig struct {
 	Log  *slog.Logger
 	// Identity of this process; a pod's name.
 	Identity string
-	Clock    func() time.Time
+	// Key verifies what this process says on the VLAN; nil: it says nothing there.
+	Key   ed25519.PublicKey
+	Clock func() time.Time
 }
 
 // Reporter writes what a serving process does into the statuses of the children, under an owner of its own, and keeps a
@@ -63,7 +99,8 @@ type Reporter struct {
 // reported is what was written last of one Infra.
 type reported struct {
 	dhcp, dns, proxy written
-	since            time.Time // this process serves the Infra
+	vlan             *VLANReport // as in the Lease
+	since            time.Time   // this process serves the Infra
 	counted, renewed time.Time
 	pendingSince     time.Time // an Envoy has not answered since then; zero: all have
 	failing          bool
@@ -162,19 +199,19 @@ func (r *Reporter) write(ctx context.Context, rep Report, last *reported, now ti
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var errs []error
-	if now.Sub(last.renewed) >= renewPeriod {
+	if now.Sub(last.renewed) >= renewPeriod || !equality.Semantic.DeepEqual(rep.VLAN, last.vlan) {
 		if err := r.renew(ctx, rep, now); err != nil {
 			return err
 		}
-		last.renewed = now
+		last.renewed, last.vlan = now, rep.VLAN
 	}
-	if d := rep.DNS; d != nil {
+	if d := rep.DNS; d != nil && rep.speaks() {
 		status := &serverStatus{Conditions: ready(last.dns.conditions(d, d.Status.Conditions), d.Generation, rep.DNSReady, rep.DNSMessage, now)}
 		if !last.defers(&last.dns, d, d.Status.Conditions, rep.DNSReady, now) {
 			errs = append(errs, r.put(ctx, d, status, &last.dns, stands(d.Status.Conditions, rep.DNSReady), now))
 		}
 	}
-	if d := rep.DHCP; d != nil {
+	if d := rep.DHCP; d != nil && rep.speaks() {
 		status := &serverStatus{
 			Conditions:   ready(last.dhcp.conditions(d, d.Status.Conditions), d.Generation, rep.DHCPReady, rep.DHCPMessage, now),
 			ActiveLeases: &rep.ActiveLeases, TotalLeases: &rep.TotalLeases,
@@ -282,7 +319,18 @@ func (r *Reporter) renew(ctx context.Context, rep Report, now time.Time) error {
 	}
 	seconds := int32(servingDuration / time.Second)
 	renewed := metav1.NewMicroTime(now)
-	lease.Labels = map[string]string{servingLabel: v1alpha1.LabelValue(rep.Infra.Name)}
+	lease.Labels = map[string]string{servingLabel: v1alpha1.LabelValue(rep.Infra.Name), v1alpha1.LabelInfra: v1alpha1.LabelValue(rep.Infra.Name)}
+	lease.Annotations = map[string]string{}
+	if r.cfg.Key != nil {
+		lease.Annotations[keyAnnotation] = base64.StdEncoding.EncodeToString(r.cfg.Key)
+	}
+	if rep.VLAN != nil {
+		vlan, err := json.Marshal(rep.VLAN)
+		if err != nil {
+			return fmt.Errorf("Lease %s: %w", lease.Name, err)
+		}
+		lease.Annotations[vlanAnnotation] = string(vlan)
+	}
 	lease.OwnerReferences = owners(rep.Children)
 	lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: &r.cfg.Identity, LeaseDurationSeconds: &seconds, RenewTime: &renewed}
 	if missing {
@@ -327,7 +375,8 @@ func (r *Reporter) giveBack() {
 	for infra, last := range r.last {
 		var errs []error
 		for _, w := range []*written{&last.dns, &last.dhcp} {
-			if before, ok := w.status.(*serverStatus); ok {
+			// Of several VLAN pods, the next holder speaks; without one, it is the Leases that tell the hub.
+			if before, ok := w.status.(*serverStatus); ok && last.vlan == nil {
 				status := *before
 				status.Conditions = ready(before.Conditions, before.Conditions[0].ObservedGeneration, false, "the process that served has stopped", r.cfg.Clock())
 				errs = append(errs, client.IgnoreNotFound(applyStatus(ctx, r.client, w.child, &status, r.owner())))

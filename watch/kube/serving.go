@@ -2,7 +2,10 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,21 +25,80 @@ import (
 // servingLabel is on the Lease of each serving process; its value is the name of the Infra.
 const servingLabel = "hostedcluster.densityops.com/serves"
 
-// processes are the serving processes of an Infra, as servingChanged judged them last.
-func (h *Hub) processes(infra types.NamespacedName) map[string]bool {
+// processes are the living serving processes of an Infra, as servingChanged judged them last, each with what it says of
+// the server addresses; nil: it leaves them to others.
+func (h *Hub) processes(infra types.NamespacedName) map[string]*VLANReport {
 	h.world.mu.Lock()
 	defer h.world.mu.Unlock()
-	alive := map[string]bool{}
+	alive := map[string]*VLANReport{}
 	for key, lease := range h.world.serving {
 		if key.Namespace != infra.Namespace || lease.Labels[servingLabel] != v1alpha1.LabelValue(infra.Name) {
 			continue
 		}
 		lives, judged := h.wasAlive[key]
 		if lives || !judged && h.holds(key, lease) {
-			alive[*lease.Spec.HolderIdentity] = true
+			alive[*lease.Spec.HolderIdentity] = readVLANReport(lease)
 		}
 	}
 	return alive
+}
+
+// readVLANReport gives what a serving process says in its Lease; nil: nothing that can be read.
+func readVLANReport(lease *coordinationv1.Lease) *VLANReport {
+	text, said := lease.Annotations[vlanAnnotation]
+	if !said {
+		return nil
+	}
+	var r VLANReport
+	if err := json.Unmarshal([]byte(text), &r); err != nil {
+		return nil
+	}
+	return &r
+}
+
+// addressesHeld is the condition of an Infra that says whether a VLAN pod has the server addresses, undisputed; nil: no
+// process claims any. The second is false when nobody serves on the VLAN.
+func addressesHeld(alive map[string]*VLANReport) (*metav1.Condition, bool) {
+	var holder string
+	var claims bool
+	for name, report := range alive {
+		claims = claims || report != nil
+		if report != nil && report.Holding {
+			holder = name
+		}
+	}
+	if !claims {
+		return nil, true
+	}
+	c := &metav1.Condition{Type: v1alpha1.ConditionAddressesHeld, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonHeld}
+	var problems []string
+	tell := func(name string) {
+		for _, p := range alive[name].Problems {
+			if c.Status == metav1.ConditionTrue || name == holder && len(problems) == 0 {
+				c.Reason = p.Reason
+			}
+			c.Status = metav1.ConditionFalse
+			problems = append(problems, fmt.Sprintf("pod %s: %s", name, p.Message))
+		}
+	}
+	if holder != "" {
+		tell(holder)
+		c.Message = fmt.Sprintf("pod %s has %s", holder, strings.Join(alive[holder].Addresses, ", "))
+	} else {
+		for _, name := range slices.Sorted(maps.Keys(alive)) {
+			if alive[name] != nil {
+				tell(name)
+			}
+		}
+		if len(problems) == 0 {
+			c.Reason = v1alpha1.ReasonNoHolder
+		}
+		c.Status, c.Message = metav1.ConditionFalse, "no VLAN pod has the addresses"
+	}
+	if len(problems) > 0 {
+		c.Message += "; " + strings.Join(problems, "; ")
+	}
+	return c, holder != ""
 }
 
 // renewal is a renewal of a Lease, and when it was seen by this process's own clock: others' clocks may be wrong.
@@ -67,7 +129,8 @@ func (h *Hub) renewed(key types.NamespacedName, lease *coordinationv1.Lease) boo
 
 // sameHolder ignores renewals: whether a Lease has run out is looked at every few seconds.
 func sameHolder(old, renewed *coordinationv1.Lease) bool {
-	return equality.Semantic.DeepEqual(old.Spec.HolderIdentity, renewed.Spec.HolderIdentity) && old.Labels[servingLabel] == renewed.Labels[servingLabel]
+	return equality.Semantic.DeepEqual(old.Spec.HolderIdentity, renewed.Spec.HolderIdentity) &&
+		old.Labels[servingLabel] == renewed.Labels[servingLabel] && old.Annotations[vlanAnnotation] == renewed.Annotations[vlanAnnotation]
 }
 
 // servingChanged tells whether a serving process has stopped or begun to renew since it was last looked. A watch may be
@@ -116,12 +179,18 @@ func (h *Hub) askForLeases(ctx context.Context) {
 func (h *Hub) servingOf(infra *plan.Infra) watch.Serving {
 	alive := h.processes(infra.Key())
 	var s watch.Serving
+	held, served := addressesHeld(alive)
+	if held != nil {
+		s.Observed = append(s.Observed, *held)
+	}
 	judge := func(component v1alpha1.Component, wanted bool, conditions []metav1.Condition, ready *bool) {
 		c := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady)
 		switch {
 		case !wanted:
 		case len(alive) == 0:
 			s.Waiting = append(s.Waiting, string(component)+": no process serves this Infra")
+		case !served:
+			s.Waiting = append(s.Waiting, string(component)+": "+held.Message)
 		case c == nil:
 			s.Waiting = append(s.Waiting, string(component)+": not reported yet")
 		case c.Status != metav1.ConditionTrue:
@@ -151,13 +220,14 @@ func (h *Hub) servingOf(infra *plan.Infra) watch.Serving {
 }
 
 // proxyConditions fold what each Envoy was sent, acknowledged and refused.
-func (h *Hub) proxyConditions(p *v1alpha1.ProxyServer, alive map[string]bool) []metav1.Condition {
+func (h *Hub) proxyConditions(p *v1alpha1.ProxyServer, alive map[string]*VLANReport) []metav1.Condition {
 	programmed := metav1.Condition{Type: v1alpha1.ConditionProgrammed, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAcknowledged}
 	var refused, pending []string
 	envoys := 0
 	for _, e := range p.Status.Envoys {
+		_, lives := alive[e.Process]
 		switch {
-		case !alive[e.Process]:
+		case !lives:
 			continue
 		case e.Error != "":
 			refused = append(refused, fmt.Sprintf("Envoy %s: %s", e.Name, e.Error))
@@ -261,10 +331,10 @@ func (h *Hub) writeProxyStatus(ctx context.Context, infra *plan.Infra) error {
 	return h.writeStatus(ctx, there, &wanted, there.Status.Conditions, wanted.Conditions)
 }
 
-func aliveEntries(entries []v1alpha1.EnvoyStatus, alive map[string]bool) []v1alpha1.EnvoyStatus {
+func aliveEntries(entries []v1alpha1.EnvoyStatus, alive map[string]*VLANReport) []v1alpha1.EnvoyStatus {
 	var kept []v1alpha1.EnvoyStatus
 	for _, e := range entries {
-		if alive[e.Process] {
+		if _, lives := alive[e.Process]; lives {
 			kept = append(kept, e)
 		}
 	}
