@@ -31,6 +31,9 @@ const (
 	ConditionNeighboursServed = "NeighboursServed"
 	// ConditionAddressesHeld (Infra) is True when a VLAN pod has the server addresses and nobody disputes them.
 	ConditionAddressesHeld = "AddressesHeld"
+	// ConditionVLANPodsReady (Infra) is False when VLAN pods are missing, or what belongs to them cannot be written. Ready does
+	// not depend on it: one pod of two serves.
+	ConditionVLANPodsReady = "VLANPodsReady"
 	// ConditionProgrammed (ProxyServer) is True when every Envoy acknowledged the current routes.
 	ConditionProgrammed = "Programmed"
 )
@@ -99,6 +102,20 @@ const (
 	ReasonHostedClusterNotFound         = "HostedClusterNotFound"
 	ReasonPublishedElsewhere            = "PublishedElsewhere"
 	ReasonUnsupportedPublishing         = "UnsupportedPublishing"
+)
+
+// Reasons of ConditionVLANPodsReady.
+const (
+	// ReasonWorkloadNotWritten: the API server refuses an object, or the objects are not known yet.
+	ReasonWorkloadNotWritten = "WorkloadNotWritten"
+	// ReasonNotOurs: an object of a name that is needed belongs to somebody else.
+	ReasonNotOurs = "NotOurs"
+	// ReasonPodsNotReady: fewer pods are ready than there should be.
+	ReasonPodsNotReady = "PodsNotReady"
+	// ReasonProgressDeadlineExceeded: the pods have not become ready for so long that they are given up.
+	ReasonProgressDeadlineExceeded = "ProgressDeadlineExceeded"
+	// ReasonUpgradeWaiting: the pods are as they were, until the upgrade of another Infra is done.
+	ReasonUpgradeWaiting = "UpgradeWaiting"
 )
 
 // Further reasons on Infras and children.
