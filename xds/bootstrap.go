@@ -35,7 +35,7 @@ const (
 type BootstrapConfig struct {
 	// Infra that it serves, NAMESPACE/NAME.
 	Infra string
-	// NodeID is unique per Envoy.
+	// NodeID is unique per Envoy. Empty: each Envoy is told its own when it is started (--service-node).
 	NodeID string
 	// XDSHost and XDSPort are where the control plane listens; the host is an address or a name.
 	XDSHost string
@@ -52,8 +52,6 @@ func Bootstrap(config BootstrapConfig) ([]byte, error) {
 	switch {
 	case !isInfraName(config.Infra):
 		return nil, fmt.Errorf("bootstrap: Infra %q is not NAMESPACE/NAME", config.Infra)
-	case config.NodeID == "":
-		return nil, errors.New("bootstrap: the node id is missing")
 	case config.XDSHost == "":
 		return nil, errors.New("bootstrap: the host of the control plane is missing")
 	case config.XDSPort < 1 || config.XDSPort > 65535:

@@ -37,11 +37,30 @@ func TestBootstrap(t *testing.T) {
 	}
 }
 
+// TestBootstrapForManyEnvoys is one text that Envoys share, each of which is told who it is by --service-node: what the
+// bootstrap says would win over that.
+func TestBootstrapForManyEnvoys(t *testing.T) {
+	text, err := Bootstrap(BootstrapConfig{Infra: testInfra, XDSHost: "127.0.0.1", XDSPort: 18000, AdminAddress: "127.0.0.1:9901"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	asJSON, err := yaml.YAMLToJSONStrict(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bootstrapv3.Bootstrap{}
+	if err := protojson.Unmarshal(asJSON, b); err != nil {
+		t.Fatal(err)
+	}
+	if b.GetNode().GetCluster() != testInfra || b.GetNode().GetId() != "" {
+		t.Errorf("node %v", b.GetNode())
+	}
+}
+
 func TestBootstrapRefuses(t *testing.T) {
 	for want, change := range map[string]func(*BootstrapConfig){
 		`bootstrap: Infra "" is not NAMESPACE/NAME`:                                     func(c *BootstrapConfig) { c.Infra = "" },
 		`bootstrap: Infra "a/b/c" is not NAMESPACE/NAME`:                                func(c *BootstrapConfig) { c.Infra = "a/b/c" },
-		"bootstrap: the node id is missing":                                             func(c *BootstrapConfig) { c.NodeID = "" },
 		"bootstrap: the host of the control plane is missing":                           func(c *BootstrapConfig) { c.XDSHost = "" },
 		"bootstrap: port 0 of the control plane is out of range":                        func(c *BootstrapConfig) { c.XDSPort = 0 },
 		"bootstrap: admin address: address 127.0.0.1: missing port in address":          func(c *BootstrapConfig) { c.AdminAddress = "127.0.0.1" },

@@ -73,6 +73,8 @@ func (w *walk) value(value any, n *node, path string) {
 		}
 	case "integer":
 		w.integer(value, n, path)
+	case "quantity":
+		w.quantity(value, n, path)
 	case "number":
 		switch value.(type) {
 		case int64, float64:
@@ -200,6 +202,19 @@ func (w *walk) integer(value any, n *node, path string) {
 	}
 	if f := float64(number); f < low || f > high {
 		w.add(path, "is %d: use %.0f to %.0f", number, low, high)
+	}
+}
+
+// quantity checks an amount: a whole number, or a text as 500m or 1Gi.
+func (w *walk) quantity(value any, n *node, path string) {
+	switch v := value.(type) {
+	case int64:
+	case string:
+		if !n.pattern.MatchString(v) {
+			w.add(path, "%q is not an amount: write a number and, where it needs one, a unit, for example 500m or 128Mi", v)
+		}
+	default:
+		w.add(path, "must be an amount (2, 500m, 128Mi), not %s%s", describe(value), quoteHint(value))
 	}
 }
 

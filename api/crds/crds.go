@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"maps"
 	"reflect"
+	"regexp"
 	"slices"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -92,7 +93,7 @@ func metadata() apiextensionsv1.JSONSchemaProps {
 
 // node is one level of a schema, prepared for checking.
 type node struct {
-	kind       string // object, array, string, integer, number, boolean
+	kind       string // object, array, string, integer, number, boolean, quantity
 	properties map[string]*node
 	names      []string // of properties, sorted
 	required   []string
@@ -104,10 +105,11 @@ type node struct {
 	minimum    *float64
 	maximum    *float64
 	minLength  int64
-	most       *int64       // characters of a text, entries of a list or map
-	bits       int          // of an integer
-	fallback   any          // the default, nil for none
-	self       reflect.Type // of a value that decodes itself
+	most       *int64         // characters of a text, entries of a list or map
+	bits       int            // of an integer
+	pattern    *regexp.Regexp // of a quantity
+	fallback   any            // the default, nil for none
+	self       reflect.Type   // of a value that decodes itself
 }
 
 func compile(s *apiextensionsv1.JSONSchemaProps) (*node, error) {
@@ -117,6 +119,14 @@ func compile(s *apiextensionsv1.JSONSchemaProps) (*node, error) {
 	}
 	if s.MinLength != nil {
 		n.minLength = *s.MinLength
+	}
+	if s.XIntOrString {
+		// The only values of two types are quantities, as of CPU and memory.
+		var err error
+		if n.pattern, err = regexp.Compile(s.Pattern); err != nil {
+			return nil, fmt.Errorf("pattern: %w", err)
+		}
+		n.kind = "quantity"
 	}
 	n.most = cmp.Or(s.MaxLength, s.MaxItems, s.MaxProperties)
 	n.open = s.XPreserveUnknownFields != nil && *s.XPreserveUnknownFields

@@ -72,7 +72,7 @@ func TestErrors(t *testing.T) {
 		{"Infra", infra, `{spec: {appsIngress: {anything: {goes: 1}}}}`, nil},
 		{"Infra", infra, `{spec: {networkConfg: {}}}`, []string{"spec.networkConfg: is not a field of spec: did you mean networkConfig?"}},
 		{"Infra", infra, `{spec: {networkConfig: {CIDR: x}}}`, []string{"spec.networkConfig.CIDR: is not a field of spec.networkConfig: did you mean cidr?"}},
-		{"Infra", infra, `{spec: {xyzzy: 1}}`, []string{"spec.xyzzy: is not a field of spec: remove it, or use one of appsIngress, infraComponents, networkConfig"}},
+		{"Infra", infra, `{spec: {xyzzy: 1}}`, []string{"spec.xyzzy: is not a field of spec: remove it, or use one of appsIngress, infraComponents, networkConfig, vlanPods"}},
 		{"Infra", infra, `{metadata: {lables: {a: b}}}`, []string{"metadata.lables: is not a field of metadata: did you mean labels?"}},
 		{"Infra", infra, `{metadata: {labels: {a: 1}}}`, []string{"metadata.labels.a: must be a text, not the number 1: put it in quotes"}},
 		{"Infra", infra, `{spec: {networkConfig: {gateway: null}}}`, []string{"spec.networkConfig.gateway: is missing: add it"}},
@@ -95,6 +95,10 @@ func TestErrors(t *testing.T) {
 		}},
 		{"Infra", infra, "{spec: {infraComponents: {proxy: {serverIP: " + strings.Repeat("a", 65) + "}}}}", []string{"spec.infraComponents.proxy.serverIP: has 65 characters: use at most 64"}},
 		{"Infra", infra, "{spec: {networkConfig: {dnsServers: [" + strings.Repeat("resolv.conf,", 65) + "]}}}", []string{"spec.networkConfig.dnsServers: has 65 entries: use at most 64"}},
+		{"Infra", infra, `{spec: {vlanPods: {resources: {limits: {cpu: 1.5, memory: 1 GB}, requests: {cpu: 2, memory: 1Gi}}}}}`, []string{
+			"spec.vlanPods.resources.limits.cpu: must be an amount (2, 500m, 128Mi), not the number 1.5: put it in quotes",
+			`spec.vlanPods.resources.limits.memory: "1 GB" is not an amount: write a number and, where it needs one, a unit, for example 500m or 128Mi`,
+		}},
 		{"InfraClusterAttachment", attachment, `{spec: {infraRef: {name: ""}}}`, []string{"spec.infraRef.name: must not be empty: give a value"}},
 		{"InfraClusterAttachment", attachment, `{spec: {externalService: {services: [oauth, oauth]}}}`, []string{`spec.externalService.services[1]: "oauth" is already entry 0: remove one`}},
 		{"InfraClusterAttachment", attachment, `{spec: {appsIngress: {ports: {http: 1e100}}}}`, []string{"spec.appsIngress.ports.http: must be a whole number, not the number 1e+100"}},
@@ -209,6 +213,10 @@ func FuzzLikeTheAPIServer(f *testing.F) {
 		`{spec: {infraRef: {name: ""}, hostedClusterRef: {}, dns: {}}}`, `{spec: {externalService: {services: [oauth, api, oauth], labels: {a: 1}}}}`,
 		`{spec: {appsIngress: {ports: {http: 0, https: 65536}, service: null, metallb: {install: 1}}}}`, `{spec: {appsIngress: {ports: {http: 80.0}}}}`,
 		`{spec: {appsIngress: {service: {selector: {a: null}}}}}`, `{spec: {controlPlaneNamespace: null, apiServerService: null}}`,
+		`{spec: {vlanPods: {resources: {requests: {cpu: 1, memory: 128Mi}, limits: {cpu: 1.5, memory: lots}}, imagePullSecrets: [{}, {name: a}]}}}`,
+		`{spec: {vlanPods: {resources: {requests: {cpu: 2.0}}, tolerations: [{key: a, operator: Exists, tolerationSeconds: 5}], nodeSelector: {a: b}}}}`,
+		`{spec: {vlanPods: {envoyResources: {limits: {cpu: 500m, memory: "1e3", storage: null}}, imagePullPolicy: Always, priorityClassName: x}}}`,
+		`{spec: {vlanPods: {resources: {limits: {cpu: true}}}}}`, `{spec: {vlanPods: {resources: {limits: {cpu: "1 Gi"}}, imagePullPolicy: Sometimes}}}`,
 	} {
 		f.Add(seed, false)
 		f.Add(seed, true)
@@ -250,6 +258,8 @@ func TestKeywords(t *testing.T) {
 	known := []string{
 		"type", "description", "properties", "required", "items", "default", "enum", "minimum", "maximum", "minLength", "maxLength", "maxItems", "maxProperties", "format",
 		"additionalProperties", "x-kubernetes-preserve-unknown-fields", "x-kubernetes-list-type",
+		"x-kubernetes-int-or-string", "anyOf", "pattern", // of quantities
+		"x-kubernetes-map-type",    // how two writers merge, nothing of the value
 		"x-kubernetes-validations", // by Validate
 	}
 	entries, err := fs.ReadDir(Files(), ".")
