@@ -232,7 +232,7 @@ func (h *Hub) planOnChange(ctx context.Context) error {
 func (h *Hub) plan() {
 	objects := h.world.objects()
 	h.recall(&objects)
-	result := plan.Plan(plan.Input{Objects: objects, Limits: plan.ClusterLimits})
+	result := plan.Plan(plan.Input{Objects: objects, Leases: h.world.liveLeases(objects.Infras, h.cfg.Clock()), Limits: plan.ClusterLimits})
 	h.remember(result)
 	h.result.Store(result)
 	h.metrics.planned(result)

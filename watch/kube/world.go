@@ -52,6 +52,7 @@ type world struct {
 	dns         map[types.NamespacedName]*v1alpha1.DNSServer
 	proxies     map[types.NamespacedName]*v1alpha1.ProxyServer
 	serving     map[types.NamespacedName]*coordinationv1.Lease
+	leases      map[types.NamespacedName]*liveLease
 	clusters    map[types.NamespacedName]*hypershift.HostedCluster
 	nodePools   map[types.NamespacedName]*hypershift.NodePool
 	machines    map[types.NamespacedName]*plan.Machine
@@ -82,6 +83,7 @@ func newWorld(c cache.Cache, d discovery.ServerResourcesInterface, log *slog.Log
 		dns:         map[types.NamespacedName]*v1alpha1.DNSServer{},
 		proxies:     map[types.NamespacedName]*v1alpha1.ProxyServer{},
 		serving:     map[types.NamespacedName]*coordinationv1.Lease{},
+		leases:      map[types.NamespacedName]*liveLease{},
 		clusters:    map[types.NamespacedName]*hypershift.HostedCluster{},
 		nodePools:   map[types.NamespacedName]*hypershift.NodePool{},
 		machines:    map[types.NamespacedName]*plan.Machine{},
@@ -108,6 +110,7 @@ func (w *world) kinds() []kind {
 		of("DHCPServer."+own, []client.Object{&v1alpha1.DHCPServer{}}, w, w.dhcp, asIs[*v1alpha1.DHCPServer]),
 		of("DNSServer."+own, []client.Object{&v1alpha1.DNSServer{}}, w, w.dns, asIs[*v1alpha1.DNSServer]),
 		of("ProxyServer."+own, []client.Object{&v1alpha1.ProxyServer{}}, w, w.proxies, asIs[*v1alpha1.ProxyServer]),
+		of("DHCPLease."+own, []client.Object{&v1alpha1.DHCPLease{}}, w, w.leases, func(o client.Object) *liveLease { return readLive(o.(*v1alpha1.DHCPLease)) }),
 		of("Lease.coordination.k8s.io", []client.Object{&coordinationv1.Lease{}}, w, w.serving, asIs[*coordinationv1.Lease]),
 		of("Namespace", []client.Object{namespace}, w, w.namespaces, func(client.Object) struct{} { return struct{}{} }),
 		of("Service", []client.Object{&corev1.Service{}}, w, w.services, asIs[*corev1.Service]),
@@ -176,6 +179,8 @@ func unchanged(old, value any) bool {
 		return sameIdentity(old.(client.Object), v) && reflect.DeepEqual(old.(*v1alpha1.DNSServer).Status, v.Status)
 	case *v1alpha1.ProxyServer:
 		return sameIdentity(old.(client.Object), v) && reflect.DeepEqual(old.(*v1alpha1.ProxyServer).Status, v.Status)
+	case *liveLease:
+		return old.(*liveLease).sameHold(v)
 	case *coordinationv1.Lease:
 		return sameHolder(old.(*coordinationv1.Lease), v)
 	case *corev1.Service:
