@@ -15,8 +15,8 @@ import (
 
 // claim is the server addresses that one Infra wants on its VLAN interface.
 type claim struct {
-	cidr      netip.Prefix
-	addresses []netip.Addr
+	CIDR      netip.Prefix
+	Addresses []netip.Addr
 }
 
 // claimer puts server addresses on a VLAN interface, and lets servers wait for theirs.
@@ -37,7 +37,7 @@ func newClaimer(p *publisher) *claimer {
 func (c *claimer) Apply(wanted claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.wanted.cidr == wanted.cidr && slices.Equal(c.wanted.addresses, wanted.addresses) {
+	if c.wanted.CIDR == wanted.CIDR && slices.Equal(c.wanted.Addresses, wanted.Addresses) {
 		return
 	}
 	c.wanted = wanted
@@ -75,18 +75,18 @@ func (c *claimer) run(ctx context.Context, interfaceName string, ready func()) e
 }
 
 func (c *claimer) claimAll(ctx context.Context, wanted claim, interfaceName string) error {
-	for _, address := range wanted.addresses {
+	for _, address := range wanted.Addresses {
 		if c.has(address) && !vlan.Holds(interfaceName, address) {
 			c.setClaimed(address, false)
 		}
 	}
-	missing := slices.DeleteFunc(slices.Clone(wanted.addresses), c.has)
+	missing := slices.DeleteFunc(slices.Clone(wanted.Addresses), c.has)
 	// Each on its own: one that a stranger has keeps no other one waiting.
 	errs := make([]error, len(missing))
 	var claims sync.WaitGroup
 	for i, address := range missing {
 		claims.Go(func() {
-			errs[i] = vlan.Claim(ctx, c.publisher.addresses.log, interfaceName, wanted.cidr, []netip.Addr{address})
+			errs[i] = vlan.Claim(ctx, c.publisher.addresses.log, interfaceName, wanted.CIDR, []netip.Addr{address})
 			if errs[i] == nil {
 				c.setClaimed(address, true)
 			}
@@ -101,7 +101,7 @@ func (c *claimer) release(wanted claim, interfaceName string) error {
 	c.mu.Lock()
 	var gone []netip.Addr
 	for address, claimed := range c.claimed {
-		if claimed && !slices.Contains(wanted.addresses, address) {
+		if claimed && !slices.Contains(wanted.Addresses, address) {
 			gone = append(gone, address)
 		}
 	}
@@ -149,6 +149,10 @@ func (c *claimer) wait(ctx context.Context, address netip.Addr) error {
 
 // applyAddresses wants the server addresses of the children on the VLAN interface, if this process claims any.
 func (p *publisher) applyAddresses(ctx context.Context, c *Children) {
+	if p.server.cfg.Shared != nil {
+		p.applyHolder(ctx, c)
+		return
+	}
 	interfaces := p.server.cfg.Interfaces
 	if !p.server.cfg.ClaimAddresses || interfaces[p.infra] == "" && interfaces[""] == "" {
 		return
@@ -168,10 +172,10 @@ func claimOf(c *Children) claim {
 	var wanted claim
 	add := func(cidr, address string) {
 		if prefix, err := netip.ParsePrefix(cidr); err == nil {
-			wanted.cidr = prefix
+			wanted.CIDR = prefix
 		}
-		if a, err := netip.ParseAddr(address); err == nil && !slices.Contains(wanted.addresses, a) {
-			wanted.addresses = append(wanted.addresses, a)
+		if a, err := netip.ParseAddr(address); err == nil && !slices.Contains(wanted.Addresses, a) {
+			wanted.Addresses = append(wanted.Addresses, a)
 		}
 	}
 	if c.DHCP != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/densityops/oooi/api/v1alpha1"
 	"github.com/densityops/oooi/dhcpserver"
 	"github.com/densityops/oooi/dnsserver"
+	"github.com/densityops/oooi/holder"
 	"github.com/densityops/oooi/xds"
 )
 
@@ -41,9 +42,12 @@ type publisher struct {
 	dns       component[*dnsserver.Model, *dnsserver.Server]
 	dhcp      component[*dhcpserver.Model, *dhcpserver.Server]
 	addresses component[claim, *claimer]
+	// holder takes the place of addresses where several processes serve the VLAN.
+	holder component[holder.Claim, *holder.Holder]
 	// Owned by run.
 	names   *v1alpha1.DNSServerSpec // what the DNS server was told last
 	waiting time.Time               // since when new names wait for Envoy; zero: none does
+	term    int64                   // of the holder, that the DHCP server was started in
 }
 
 func newPublisher(s *Server, infra string) *publisher {
@@ -56,6 +60,7 @@ func newPublisher(s *Server, infra string) *publisher {
 		done:    make(chan struct{}),
 	}
 	p.dns.log, p.dhcp.log, p.addresses.log = p.log.With("server", "dns"), p.log.With("server", "dhcp"), p.log.With("server", "vlan addresses")
+	p.holder.log = p.addresses.log
 	return p
 }
 
@@ -97,6 +102,7 @@ func (p *publisher) run(ctx context.Context) {
 	defer p.addresses.stop()
 	defer p.dns.stop()
 	defer p.dhcp.stop()
+	defer p.holder.stop() // first: who follows waits for it
 	for {
 		select {
 		case <-ctx.Done():
@@ -235,6 +241,10 @@ func (p *publisher) applyDNS(ctx context.Context, child *v1alpha1.DNSServer) {
 	}
 	p.names = &child.Spec
 	address := offset(model.ServerAddr(), p.server.cfg.PortOffset)
+	if p.server.cfg.Shared != nil {
+		// The address comes and goes with the holder, and the Service of the VLAN leads to the pod's own.
+		address = netip.AddrPortFrom(netip.IPv4Unspecified(), address.Port())
+	}
 	p.dns.apply(ctx, address, model, func(registry *prometheus.Registry) (*dnsserver.Server, error) {
 		return dnsserver.NewServer(dnsserver.Config{Log: p.dns.log, Registerer: p.labelled(registry)})
 	}, func(ctx context.Context, server *dnsserver.Server, ready func()) error {
@@ -248,6 +258,10 @@ func (p *publisher) applyDNS(ctx context.Context, child *v1alpha1.DNSServer) {
 func (p *publisher) applyDHCP(ctx context.Context, c *Children) {
 	if c.DHCP == nil {
 		p.dhcp.stop()
+		return
+	}
+	if p.server.cfg.Shared != nil {
+		p.applySharedDHCP(ctx, c.DHCP)
 		return
 	}
 	if p.server.leases == nil {
@@ -283,7 +297,7 @@ func (p *publisher) labelled(registry *prometheus.Registry) prometheus.Registere
 
 func (p *publisher) gatherers() prometheus.Gatherers {
 	var all prometheus.Gatherers
-	for _, registry := range []*prometheus.Registry{p.dns.metrics(), p.dhcp.metrics()} {
+	for _, registry := range []*prometheus.Registry{p.dns.metrics(), p.dhcp.metrics(), p.holder.metrics()} {
 		if registry != nil {
 			all = append(all, registry)
 		}
@@ -307,6 +321,9 @@ func (p *publisher) settled() bool {
 
 func (p *publisher) state() InfraState {
 	st := InfraState{Infra: p.infra, DNS: p.dns.state(), DHCP: p.dhcp.state(), Envoys: p.server.xds.Status(p.infra)}
+	if st.VLAN = p.vlan(); st.VLAN != nil {
+		p.judgeShared(&st)
+	}
 	// A server whose address is not on the VLAN serves nobody there.
 	if addresses := p.addresses.state(); addresses != nil && !addresses.Ready {
 		for _, c := range []*ComponentState{st.DNS, st.DHCP} {

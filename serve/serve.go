@@ -63,6 +63,8 @@ type Config struct {
 	ProxyBindAny bool
 	// PortOffset is added to the ports of the DNS and DHCP servers and of Envoy's listeners.
 	PortOffset int
+	// Shared is set where several processes serve the VLAN of one Infra; nil: this one is alone on its VLANs.
+	Shared *Shared
 	// LeasesChanged is called after a lease was given or has gone; it must not block.
 	LeasesChanged func()
 }
@@ -74,6 +76,8 @@ type Server struct {
 	leases *dhcpserver.Bolt
 	// leasesProblem is why there are none to work with: DHCP is not served then.
 	leasesProblem error
+	// envoy is asked whether it is ready where this process shares a VLAN.
+	envoy envoyWatch
 	// metrics of the xDS server; each Infra has a registry of its own.
 	metrics *prometheus.Registry
 
@@ -99,6 +103,10 @@ func New(cfg Config) (*Server, error) {
 		stopping:   map[string]<-chan struct{}{},
 	}
 	s.xds = xds.NewServer(cfg.Log.With("server", "xds"), s.metrics)
+	if cfg.Shared != nil {
+		s.envoy.admin = cfg.Shared.EnvoyAdmin
+		return s, nil
+	}
 	if s.has(RoleDHCP) {
 		if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
 			return nil, fmt.Errorf("state folder %s: %w: choose another one with --state-dir", cfg.StateDir, err)
@@ -174,6 +182,9 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.has(RoleXDS) {
 		group.Go(func() error { return s.serveXDS(ctx) })
 	}
+	if s.envoy.admin != "" {
+		group.Go(func() error { return s.envoy.run(ctx) })
+	}
 	group.Go(func() error {
 		<-ctx.Done()
 		s.running.Wait()
@@ -241,6 +252,8 @@ type InfraState struct {
 	ProxyGeneration int64  `json:"proxyGeneration,omitempty"`
 	// Refused is why the newest routes are not served.
 	Refused string `json:"refused,omitempty"`
+	// VLAN is this process's part in holding the server addresses; nil: it shares the VLAN with nobody.
+	VLAN *VLANState `json:"vlan,omitempty"`
 	// Envoys that are connected.
 	Envoys []v1alpha1.EnvoyStatus `json:"envoys,omitempty"`
 }
@@ -261,7 +274,8 @@ func (s *Server) State() []InfraState {
 	return states
 }
 
-// Ready is true when everything that was asked for listens; Envoy is its own master.
+// Ready is true when everything that was asked for listens; Envoy is its own master. A process that shares its VLAN is ready
+// when it could be the holder, and Envoy with it.
 func (s *Server) Ready() error {
 	select {
 	case <-s.first:
@@ -278,6 +292,12 @@ func (s *Server) Ready() error {
 	for _, p := range s.sorted() {
 		if !p.settled() {
 			waiting = append(waiting, p.infra+": first publication under way")
+		}
+		if s.cfg.Shared != nil {
+			if err := p.hot(); err != nil {
+				waiting = append(waiting, p.infra+": "+err.Error())
+			}
+			continue
 		}
 		st := p.state()
 		for name, c := range map[string]*ComponentState{"dhcp": st.DHCP, "dns": st.DNS} {

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -47,6 +48,7 @@ type cluster struct {
 	watcher  *kube.Watcher
 	reporter *kube.Reporter
 	children atomic.Pointer[[]kube.Children]
+	vlanPod  *vlanPod // nil: this process shares its VLANs with nobody
 }
 
 // serveCluster serves a cluster until ctx ends.
@@ -83,8 +85,11 @@ func serveCluster(ctx context.Context, log *slog.Logger, s *settings) (err error
 		group.Go(func() error { return c.server.Run(ctx) })
 		group.Go(func() error { return c.watcher.Run(ctx, c.apply) })
 		group.Go(func() error { return c.reporter.Run(ctx, c.reports) })
+		if c.vlanPod != nil {
+			c.vlanPod.run(ctx, group, c.holding)
+		}
 	}
-	group.Go(func() error { return c.web().serve(ctx, s.httpListen) })
+	group.Go(func() error { return c.web().serve(ctx, s.httpListen, c.vlanPod != nil) })
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("serve: %w", err)
 	}
@@ -129,6 +134,14 @@ func (c *cluster) openServers(config *rest.Config, identity string) error {
 	settings.Log = c.log
 	settings.LeasesChanged = func() {}
 	var err error
+	var key ed25519.PublicKey
+	if settings.ClaimAddresses {
+		if c.vlanPod, err = c.openVLANPod(config); err != nil {
+			return err
+		}
+		settings.Shared = c.vlanPod.shared(identity, c.settings.envoyAdmin)
+		key = c.vlanPod.key.Public().(ed25519.PublicKey)
+	}
 	if c.server, err = serve.New(settings); err != nil {
 		return err
 	}
@@ -138,7 +151,7 @@ func (c *cluster) openServers(config *rest.Config, identity string) error {
 		return errors.Join(err, c.server.Close())
 	}
 	if c.reporter, err = kube.NewReporter(kube.ReporterConfig{
-		REST: config, Log: c.log.With("part", "report"), Identity: identity, Clock: time.Now,
+		REST: config, Log: c.log.With("part", "report"), Identity: identity, Key: key, Clock: time.Now,
 	}); err != nil {
 		return errors.Join(err, c.server.Close())
 	}
@@ -171,7 +184,7 @@ func (c *cluster) reports() []kube.Report {
 	var reports []kube.Report
 	for _, k := range c.watcher.Children() {
 		st := states[k.Infra.String()]
-		r := kube.Report{Children: kube.Children{Infra: k.Infra}}
+		r := kube.Report{Children: kube.Children{Infra: k.Infra}, VLAN: vlanReport(st.VLAN)}
 		if st.DHCP != nil {
 			r.DHCP, r.DHCPReady, r.DHCPMessage = k.DHCP, st.DHCP.Ready, st.DHCP.Message
 			r.ActiveLeases, r.TotalLeases = active[st.Infra], total[st.Infra]
@@ -185,6 +198,21 @@ func (c *cluster) reports() []kube.Report {
 		reports = append(reports, r)
 	}
 	return reports
+}
+
+// vlanReport is what this process says of its part in holding the server addresses.
+func vlanReport(v *serve.VLANState) *kube.VLANReport {
+	if v == nil {
+		return nil
+	}
+	r := &kube.VLANReport{Holding: v.Holding, Holder: v.Holder}
+	for _, a := range v.Addresses {
+		r.Addresses = append(r.Addresses, a.String())
+	}
+	for _, p := range v.Problems {
+		r.Problems = append(r.Problems, kube.VLANProblem{Reason: p.Reason, Message: p.Message})
+	}
+	return r
 }
 
 // envoysOf says which generation of the ProxyServer each Envoy serves, as far as it is the current one. Routes that oooi itself

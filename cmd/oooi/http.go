@@ -8,12 +8,15 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/net/netutil"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/densityops/oooi/serve"
@@ -51,15 +54,69 @@ type web struct {
 // maxHTTPConns bounds the connections to the HTTP endpoints.
 const maxHTTPConns = 64
 
-// serve answers until ctx ends.
-func (e *web) serve(ctx context.Context, address string) error {
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", address)
-	if err != nil {
-		return fmt.Errorf("HTTP server: %w: choose another address with --http-listen", err)
+// serve answers at every address until ctx ends. With ownLink, what comes over another interface than the one that has the
+// address is not answered: a host takes packets to any of its addresses on every interface (RFC 1122 section 3.3.4.2, weak
+// model), and tenants are on one of them.
+func (e *web) serve(ctx context.Context, addresses []string, ownLink bool) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, address := range addresses {
+		l, err := listenHTTP(ctx, address, ownLink)
+		if err != nil {
+			return fmt.Errorf("HTTP server: %w: choose another address with --http-listen", err)
+		}
+		// Bounded, so that a flood here leaves file descriptors to the servers that matter.
+		l = netutil.LimitListener(l, maxHTTPConns)
+		group.Go(func() error { return e.answer(ctx, l) })
 	}
-	// Bounded, so that a flood here leaves file descriptors to the servers that matter.
-	l = netutil.LimitListener(l, maxHTTPConns)
+	return group.Wait()
+}
+
+func listenHTTP(ctx context.Context, address string, ownLink bool) (net.Listener, error) {
+	var lc net.ListenConfig
+	if ownLink {
+		name, err := interfaceOf(address)
+		if err != nil {
+			return nil, err
+		}
+		lc.Control = func(_, _ string, raw syscall.RawConn) error {
+			var bound error
+			err := raw.Control(func(fd uintptr) { bound = unix.BindToDevice(int(fd), name) })
+			return errors.Join(err, bound)
+		}
+	}
+	return lc.Listen(ctx, "tcp", address)
+}
+
+// interfaceOf is the name of the interface that has an address.
+func interfaceOf(address string) (string, error) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", err
+	}
+	wanted, err := netip.ParseAddr(host)
+	if err != nil || wanted.IsUnspecified() {
+		return "", fmt.Errorf("%s is not the address of one interface: where tenants are on another one, that has to be said", address)
+	}
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return "", err
+	}
+	for _, i := range interfaces {
+		addresses, err := i.Addrs()
+		if err != nil {
+			return "", err
+		}
+		for _, a := range addresses {
+			if prefix, err := netip.ParsePrefix(a.String()); err == nil && (prefix.Addr() == wanted || i.Flags&net.FlagLoopback != 0 && wanted.IsLoopback()) {
+				return i.Name, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("no interface has the address %s", host)
+}
+
+// answer answers one listener until ctx ends.
+func (e *web) answer(ctx context.Context, l net.Listener) error {
 	server := &http.Server{
 		Handler: e.handler(), ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
 	}
@@ -69,7 +126,7 @@ func (e *web) serve(ctx context.Context, address string) error {
 		<-ctx.Done()
 		_ = server.Close() // answers are short and nobody depends on one that is cut
 	}()
-	err = server.Serve(l)
+	err := server.Serve(l)
 	if ctx.Err() == nil {
 		return fmt.Errorf("HTTP server: %w", err)
 	}

@@ -21,16 +21,17 @@ import (
 
 // serveFlags are the flags of oooi serve as they were given.
 type serveFlags struct {
-	configDir, kubeconfig, infra, stateDir, xdsListen, httpListen, proxyBind string
+	configDir, kubeconfig, infra, stateDir, xdsListen, proxyBind, envoyAdmin string
 
-	roles, interfaces, podNetworks []string
-	claimAddresses                 bool
-	portOffset                     int
+	roles, httpListen, interfaces, podNetworks []string
+	claimAddresses                             bool
+	portOffset                                 int
 }
 
 // settings are the flags of oooi serve, checked.
 type settings struct {
-	configDir, kubeconfig, infra, stateDir, httpListen string
+	configDir, kubeconfig, infra, stateDir, envoyAdmin string
+	httpListen                                         []string
 	// reconcile is the role of the hub; the others are those of serve.
 	reconcile bool
 
@@ -102,7 +103,8 @@ Envoy, which keeps serving what it has; so do the server addresses put up by --c
 	flags.StringVar(&f.infra, "infra", "", "serve only this Infra, as NAMESPACE/NAME")
 	flags.StringSliceVar(&f.roles, "roles", []string{roleReconcile, string(serve.RoleXDS), string(serve.RoleDNS), string(serve.RoleDHCP)}, "what this process does")
 	flags.StringVar(&f.xdsListen, "xds-listen", "127.0.0.1:18000", "address of the xDS server; loopback only, it is not authenticated")
-	flags.StringVar(&f.httpListen, "http-listen", defaultHTTPListen, "address of /metrics, /healthz, /readyz, /status, /leases and /explain")
+	flags.StringSliceVar(&f.httpListen, "http-listen", []string{defaultHTTPListen}, "addresses of /metrics, /healthz, /readyz, /status, /leases and /explain; never served on the VLAN of --claim-addresses")
+	flags.StringVar(&f.envoyAdmin, "envoy-admin", "", "address of Envoy's administration: with --claim-addresses in a cluster, who is the holder depends on Envoy's readiness too")
 	flags.StringSliceVar(&f.interfaces, "interface", nil, "the VLAN interface; with several Infras NAMESPACE/NAME=IF for each")
 	flags.BoolVar(&f.claimAddresses, "claim-addresses", false, "put the server addresses on the VLAN interface and announce them")
 	flags.StringVar(&f.stateDir, "state-dir", defaultStateDir(), "folder for leases, remembered sources and last good manifests")
@@ -129,7 +131,7 @@ func defaultStateDir() string {
 
 // check turns the flags into settings.
 func (f *serveFlags) check() (*settings, error) {
-	s := &settings{configDir: f.configDir, kubeconfig: f.kubeconfig, infra: f.infra, reconcile: slices.Contains(f.roles, roleReconcile), stateDir: f.stateDir, httpListen: f.httpListen}
+	s := &settings{configDir: f.configDir, kubeconfig: f.kubeconfig, infra: f.infra, reconcile: slices.Contains(f.roles, roleReconcile), stateDir: f.stateDir, httpListen: f.httpListen, envoyAdmin: f.envoyAdmin}
 	switch {
 	case f.configDir != "" && f.kubeconfig != "":
 		return nil, usageError("--config-dir and --kubeconfig exclude each other: objects come from a folder or from a cluster")
@@ -141,14 +143,21 @@ func (f *serveFlags) check() (*settings, error) {
 		return nil, usageError("--proxy-bind %q is neither server-ip nor any", f.proxyBind)
 	case f.portOffset > 0 && len(f.interfaces) > 0:
 		return nil, usageError("--port-offset and --interface exclude each other: DHCP clients on a VLAN use port 67")
+	case f.claimAddresses && f.configDir == "" && f.infra == "":
+		return nil, usageError("--claim-addresses in a cluster needs --infra: the pods of one VLAN decide among themselves who has its addresses")
 	case f.claimAddresses && len(f.interfaces) == 0:
 		return nil, usageError("--claim-addresses needs --interface: name the VLAN interface")
 	}
 	if err := checkLoopback(f.xdsListen); err != nil {
 		return nil, err
 	}
-	if _, _, err := splitAddress("--http-listen", f.httpListen); err != nil {
-		return nil, err
+	for _, address := range f.httpListen {
+		if strings.HasPrefix(address, ":") {
+			address = "0.0.0.0" + address // on all addresses
+		}
+		if _, _, err := splitAddress("--http-listen", address); err != nil {
+			return nil, err
+		}
 	}
 	roles, err := f.servingRoles()
 	if err != nil {
@@ -271,7 +280,7 @@ func serveFolder(ctx context.Context, log *slog.Logger, s *settings) (err error)
 	group.Go(func() error { return source.Run(ctx, f.setObjects) })
 	group.Go(func() error { return f.run(ctx, leasesChanged) })
 	group.Go(func() error { return server.Run(ctx) })
-	group.Go(func() error { return f.web().serve(ctx, s.httpListen) })
+	group.Go(func() error { return f.web().serve(ctx, s.httpListen, false) })
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("serve: %w", err)
 	}

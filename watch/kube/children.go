@@ -45,6 +45,23 @@ type Children struct {
 	Proxy *v1alpha1.ProxyServer `json:"proxy,omitempty"`
 }
 
+// Owner lets objects go with the Infra; nil: there is no child that names it.
+func (c *Children) Owner() *metav1.OwnerReference {
+	var controller *metav1.OwnerReference
+	switch {
+	case c.Proxy != nil:
+		controller = metav1.GetControllerOf(c.Proxy)
+	case c.DNS != nil:
+		controller = metav1.GetControllerOf(c.DNS)
+	case c.DHCP != nil:
+		controller = metav1.GetControllerOf(c.DHCP)
+	}
+	if controller == nil {
+		return nil
+	}
+	return &metav1.OwnerReference{APIVersion: controller.APIVersion, Kind: controller.Kind, Name: controller.Name, UID: controller.UID}
+}
+
 // WatcherConfig is what a Watcher needs.
 type WatcherConfig struct {
 	REST *rest.Config

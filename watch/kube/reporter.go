@@ -331,7 +331,10 @@ func (r *Reporter) renew(ctx context.Context, rep Report, now time.Time) error {
 		}
 		lease.Annotations[vlanAnnotation] = string(vlan)
 	}
-	lease.OwnerReferences = owners(rep.Children)
+	lease.OwnerReferences = nil
+	if owner := rep.Owner(); owner != nil {
+		lease.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
 	lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: &r.cfg.Identity, LeaseDurationSeconds: &seconds, RenewTime: &renewed}
 	if missing {
 		err = r.client.Create(ctx, lease)
@@ -348,23 +351,6 @@ func (r *Reporter) lease(infra types.NamespacedName) *coordinationv1.Lease {
 	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
 		Namespace: infra.Namespace, Name: v1alpha1.LabelValue(infra.Name + "-serving-" + r.cfg.Identity),
 	}}
-}
-
-// owners lets the Lease go with the Infra.
-func owners(c Children) []metav1.OwnerReference {
-	var controller *metav1.OwnerReference
-	switch {
-	case c.Proxy != nil:
-		controller = metav1.GetControllerOf(c.Proxy)
-	case c.DNS != nil:
-		controller = metav1.GetControllerOf(c.DNS)
-	case c.DHCP != nil:
-		controller = metav1.GetControllerOf(c.DHCP)
-	}
-	if controller == nil {
-		return nil
-	}
-	return []metav1.OwnerReference{{APIVersion: controller.APIVersion, Kind: controller.Kind, Name: controller.Name, UID: controller.UID}}
 }
 
 // giveBack takes back what this process said of its servers and deletes its Leases, so that nobody has to wait for them to run

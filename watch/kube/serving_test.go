@@ -13,7 +13,7 @@ import (
 )
 
 func TestProgrammedFoldsWhatEnvoysSay(t *testing.T) {
-	alive := map[string]bool{"pod-1": true, "pod-2": true}
+	alive := map[string]*VLANReport{"pod-1": nil, "pod-2": nil}
 	served := v1alpha1.EnvoyStatus{Name: "e1", Process: "pod-1", Generation: 7}
 	for _, c := range []struct {
 		name   string
@@ -51,6 +51,43 @@ func TestProgrammedFoldsWhatEnvoysSay(t *testing.T) {
 			}
 			if text := fmt.Sprintf("%s %s %s", got.Status, got.Reason, got.Message); text != c.want {
 				t.Errorf("got  %s\nwant %s", text, c.want)
+			}
+		})
+	}
+}
+
+func TestAddressesHeld(t *testing.T) {
+	holding := &VLANReport{Holding: true, Holder: "pod-1", Addresses: []string{"192.0.2.2", "192.0.2.3"}}
+	standby := &VLANReport{Holder: "pod-1"}
+	disputed := &VLANReport{
+		Holding: true, Holder: "pod-1", Addresses: []string{"192.0.2.2"},
+		Problems: []VLANProblem{{"AddressInUse", "52:54:00:00:00:01 has 192.0.2.3"}},
+	}
+	down := &VLANReport{Problems: []VLANProblem{{"InterfaceDown", "vlan0 is down"}}}
+	for _, c := range []struct {
+		name   string
+		alive  map[string]*VLANReport
+		want   string
+		served bool
+	}{
+		{"nobody claims", map[string]*VLANReport{"pod-1": nil}, "", true},
+		{"held", map[string]*VLANReport{"pod-1": holding, "pod-2": standby}, "True Held pod pod-1 has 192.0.2.2, 192.0.2.3", true},
+		{"the trouble of a standby is its own", map[string]*VLANReport{"pod-1": holding, "pod-2": down}, "True Held pod pod-1 has 192.0.2.2, 192.0.2.3", true},
+		{
+			"in part", map[string]*VLANReport{"pod-1": disputed, "pod-2": standby},
+			"False AddressInUse pod pod-1 has 192.0.2.2; pod pod-1: 52:54:00:00:00:01 has 192.0.2.3", true,
+		},
+		{"not at all", map[string]*VLANReport{"pod-2": down}, "False InterfaceDown no VLAN pod has the addresses; pod pod-2: vlan0 is down", false},
+		{"not yet", map[string]*VLANReport{"pod-2": {}}, "False NoHolder no VLAN pod has the addresses", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, served := addressesHeld(c.alive)
+			text := ""
+			if got != nil {
+				text = fmt.Sprintf("%s %s %s", got.Status, got.Reason, got.Message)
+			}
+			if text != c.want || served != c.served {
+				t.Errorf("got  %s, served %v\nwant %s, served %v", text, served, c.want, c.served)
 			}
 		})
 	}
