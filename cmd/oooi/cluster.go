@@ -61,10 +61,14 @@ func serveCluster(ctx context.Context, log *slog.Logger, s *settings) (err error
 	c.identity = identify(s.stateDir)
 	identity := c.identity
 	if s.reconcile {
+		if s.workloads == nil {
+			log.Info("no VLAN pods are written: servers are started by hand; in a pod of its own, or with --vlan-image, the hub writes them")
+		}
 		if c.hub, err = kube.NewHub(kube.HubConfig{
 			REST: config, Log: log.With("part", "hub"), Registerer: c.metrics,
 			Identity: identity, Namespace: namespace, Infra: splitKey(s.infra), Clock: time.Now,
-			Planned: func(result *plan.Result) { c.statuses.Report(result, c.hub.Serving(result)) },
+			Planned:   func(result *plan.Result) { c.statuses.Report(result, c.hub.Serving(result)) },
+			Workloads: s.workloads,
 		}); err != nil {
 			return err
 		}
