@@ -29,6 +29,7 @@ func TestImports(t *testing.T) {
 		{packages: "./watch/plan/...", may: []string{"api/...", "watch/plan/..."}},
 		{packages: "./watch/files/...", may: []string{"api/...", "watch/plan/...", "watch/files/..."}},
 		{packages: "./serve/...", may: []string{"api/...", "xds/...", "dnsserver/...", "dhcpserver/...", "serve/..."}},
+		{packages: "./deploy/workload/...", may: []string{"api/...", "xds/...", "deploy/workload/..."}},
 		{packages: "./e2e/...", may: []string{"api/...", "e2e/...", "examples"}, cluster: true},
 	} {
 		for _, imported := range dependencies(t, rule.packages) {

@@ -27,7 +27,7 @@ const (
 	bootstrapFile   = "envoy.yaml"
 	bootstrapFolder = "/etc/envoy"
 	stateFolder     = "/var/lib/oooi"
-	tokenFolder     = "/var/run/secrets/kubernetes.io/serviceaccount" //nolint:gosec // the folder, not what is in it
+	tokenFolder     = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 	stateVolume     = "state"
 	bootstrapVolume = "bootstrap"
@@ -68,6 +68,8 @@ func (b *builder) image() string { return cmp.Or(b.pinned(), b.settings.Image) }
 func (b *builder) envoyImage() string {
 	return cmp.Or(b.infra.Spec.InfraComponents.Proxy.ProxyImage, b.settings.EnvoyImage)
 }
+
+func (b *builder) logLevel() string { return cmp.Or(b.infra.Spec.InfraComponents.Proxy.LogLevel, "info") }
 
 // pods is what the Infra says about its pods, never nil.
 func (b *builder) pods() *v1alpha1.VLANPods {
@@ -136,7 +138,7 @@ func (b *builder) deployment(bootstrap []byte) (Object, error) {
 	c := &b.infra.Spec.InfraComponents
 	mine, err := json.Marshal(asks{
 		Networks: string(networks), NoProxy: bootstrap == nil,
-		Image: b.pinned(), EnvoyImage: c.Proxy.ProxyImage, LogLevel: c.Proxy.LogLevel,
+		Image: b.pinned(), EnvoyImage: c.Proxy.ProxyImage, LogLevel: b.logLevel(),
 		Pods: b.infra.Spec.VLANPods,
 	})
 	if err != nil {
@@ -289,7 +291,7 @@ func (b *builder) envoy() corev1.Container {
 			"--config-path", bootstrapFolder + "/" + bootstrapFile,
 			"--service-node", "$(POD_NAME)",
 			"--drain-time-s", fmt.Sprint(drainSeconds),
-			"--log-level", cmp.Or(b.infra.Spec.InfraComponents.Proxy.LogLevel, "info"),
+			"--log-level", b.logLevel(),
 			// Of no use in a pod, and it wants shared memory to write to.
 			"--disable-hot-restart",
 		},
