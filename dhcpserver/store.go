@@ -2,6 +2,7 @@ package dhcpserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -37,6 +38,10 @@ type SharedStore interface {
 	// replaces the first.
 	OnHold(hold func(since, until time.Time))
 }
+
+// ErrUnreachable is in the chain of what SharedStore.Put returns while the store cannot be reached: known leases are
+// renewed, and no new one is given.
+var ErrUnreachable = errors.New("the store of leases cannot be reached")
 
 // ConflictError says that a lease was not written because somebody else has given or promised its address meanwhile.
 type ConflictError struct {
