@@ -69,7 +69,9 @@ func (b *builder) envoyImage() string {
 	return cmp.Or(b.infra.Spec.InfraComponents.Proxy.ProxyImage, b.settings.EnvoyImage)
 }
 
-func (b *builder) logLevel() string { return cmp.Or(b.infra.Spec.InfraComponents.Proxy.LogLevel, "info") }
+func (b *builder) logLevel() string {
+	return cmp.Or(b.infra.Spec.InfraComponents.Proxy.LogLevel, "info")
+}
 
 // pods is what the Infra says about its pods, never nil.
 func (b *builder) pods() *v1alpha1.VLANPods {
