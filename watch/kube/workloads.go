@@ -73,6 +73,7 @@ type workloads struct {
 	settingsErr   error                                         // why not
 	infras        map[types.NamespacedName]*wantedInfra         // nil: nothing is planned yet
 	there         map[workloadKey]client.Object                 // as the watches have it
+	events        map[workloadKey]int64                         // of the watches, counted
 	applied       map[workloadKey]appliedObject                 // by this process
 	failures      map[types.NamespacedName]error
 	wrote         map[types.NamespacedName]time.Time
@@ -141,7 +142,7 @@ func newWorkloads(h *Hub) (*workloads, error) {
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstRetry, lastRetry)),
 		metrics: h.metrics, leads: h.leadsUntil, changed: h.world.notify, started: h.cfg.Clock(),
 		namespaceThere: func(name string) bool { return known(h.world, h.world.namespaces, types.NamespacedName{Name: name}) },
-		there:          map[workloadKey]client.Object{}, applied: map[workloadKey]appliedObject{},
+		there:          map[workloadKey]client.Object{}, events: map[workloadKey]int64{}, applied: map[workloadKey]appliedObject{},
 		failures: map[types.NamespacedName]error{}, wrote: map[types.NamespacedName]time.Time{},
 		waiting: map[types.NamespacedName]bool{}, missed: true,
 	}
@@ -235,6 +236,7 @@ func (w *workloads) note(object client.Object, there bool) {
 	key := w.keyOf(object)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.events[key]++
 	concerned := w.concerned(key, object)
 	before, was := w.there[key]
 	if was {

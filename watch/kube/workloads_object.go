@@ -9,6 +9,8 @@ import (
 	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -75,6 +77,16 @@ func (o *wantedObject) isDeployment() bool {
 	return is
 }
 
+// isNeededByPods tells whether pods that start without the object, or with somebody else's, would run under the wrong account
+// or with the wrong configuration.
+func (o *wantedObject) isNeededByPods() bool {
+	switch o.object.(type) {
+	case *corev1.ServiceAccount, *rbacv1.RoleBinding, *corev1.ConfigMap:
+		return true
+	}
+	return false
+}
+
 // contentFor is what is to be applied over the object that is there.
 func (o *wantedObject) contentFor(there client.Object) map[string]any {
 	u := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(o.content)}
@@ -84,8 +96,8 @@ func (o *wantedObject) contentFor(there client.Object) map[string]any {
 	return u.Object
 }
 
-// isIn tells whether an object is there as it is wanted. What this process applied itself, and nobody edited since, is as it
-// is wanted, however the API server writes it.
+// isIn tells whether an object is there as it is wanted. What this process has seen so, or applied itself, is as it is wanted
+// until somebody edits it, however the API server writes it.
 func (o *wantedObject) isIn(there client.Object, applied appliedObject) bool {
 	have, err := runtime.DefaultUnstructuredConverter.ToUnstructured(there)
 	if err != nil {
@@ -100,8 +112,8 @@ func (o *wantedObject) isIn(there client.Object, applied appliedObject) bool {
 			return false
 		}
 	}
-	if applied.uid == there.GetUID() && applied.version == versionOf(there) {
-		return true
+	if applied.uid == there.GetUID() {
+		return applied.version == versionOf(there)
 	}
 	for field, wanted := range o.content {
 		switch field {
@@ -138,8 +150,11 @@ func versionOf(object client.Object) string {
 	return object.GetResourceVersion()
 }
 
+// exact are fields where more is something else.
+var exact = map[string]bool{"selector": true, "matchLabels": true, "nodeSelector": true, "podSelector": true, "namespaceSelector": true}
+
 // covers tells whether all that is wanted is there. Fields that others added, or that have defaults, do not count, but a list
-// with more entries is another list.
+// with more entries is another list, and a selector with more labels another selector.
 func covers(wanted, there any) bool {
 	switch w := wanted.(type) {
 	case nil:
@@ -153,7 +168,7 @@ func covers(wanted, there any) bool {
 			return false
 		}
 		for field, v := range w {
-			if !covers(v, t[field]) {
+			if !covers(v, t[field]) || exact[field] && !covers(t[field], v) {
 				return false
 			}
 		}

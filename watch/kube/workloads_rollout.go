@@ -90,8 +90,8 @@ func (w *workloads) first() (first types.NamespacedName, pending []types.Namespa
 		if d == nil || there == nil || want.deleting() || !there.DeletionTimestamp.IsZero() || ownedBy(want.infra, d, there) != nil {
 			continue
 		}
-		switch last, written := w.applied[d.key]; {
-		case written && w.clock().Sub(last.at) < cachePatience && last.isAwaited(there), wasUpgraded(there) && !rolledOut(there) && !upgrades(d, there):
+		switch {
+		case w.awaits(d.key), wasUpgraded(there) && !rolledOut(there) && !upgrades(d, there):
 			under = append(under, infra)
 		case !upgrades(d, there):
 		case rolledOut(there):

@@ -36,13 +36,14 @@ var errBehind = errors.New("the watch is behind")
 
 func isBehind(err error) bool { return errors.Is(err, errBehind) }
 
-// appliedObject is an object as this process left it.
+// appliedObject is an object as this process left it, or found it to be as it is wanted.
 type appliedObject struct {
 	uid types.UID
 	// version is the generation, or the resourceVersion of a kind that has none: it moves when somebody edits the object.
 	version string
-	// before and after are the resourceVersions around the write.
+	// before and after are the resourceVersions around the write, and events is how many the watch had shown before it.
 	before, after string
+	events        int64
 	at            time.Time
 }
 
@@ -67,7 +68,7 @@ func (w *workloads) write(ctx context.Context, key types.NamespacedName) error {
 			continue
 		}
 		err := w.writeObject(ctx, want, object)
-		lacking = lacking || err != nil && object.key.Namespace == key.Namespace
+		lacking = lacking || err != nil && object.isNeededByPods()
 		errs = append(errs, err)
 	}
 	return errors.Join(append(errs, w.removeUnwanted(ctx, want))...)
@@ -76,10 +77,12 @@ func (w *workloads) write(ctx context.Context, key types.NamespacedName) error {
 // writeObject applies one object, unless it is there as it is wanted.
 func (w *workloads) writeObject(ctx context.Context, want *wantedInfra, object *wantedObject) error {
 	w.mu.Lock()
-	there := w.there[object.key]
-	last, written := w.applied[object.key]
+	there, events := w.there[object.key], w.events[object.key]
+	last := w.applied[object.key]
+	awaited := w.awaits(object.key)
 	w.mu.Unlock()
-	if written && w.clock().Sub(last.at) < cachePatience && last.isAwaited(there) {
+	if awaited {
+		w.queue.AddAfter(client.ObjectKeyFromObject(want.infra), cachePatience)
 		return nil
 	}
 	uid := types.UID("")
@@ -87,8 +90,12 @@ func (w *workloads) writeObject(ctx context.Context, want *wantedInfra, object *
 		if err := ownedBy(want.infra, object, there); err != nil {
 			return err
 		}
-		if !there.GetDeletionTimestamp().IsZero() || object.isIn(there, last) {
-			return nil // one that is going is made anew when it is gone
+		if !there.GetDeletionTimestamp().IsZero() {
+			return nil // it is made anew when it is gone
+		}
+		if object.isIn(there, last) {
+			w.noteSeen(object.key, there)
+			return nil
 		}
 		uid = there.GetUID()
 	} else {
@@ -107,20 +114,17 @@ func (w *workloads) writeObject(ctx context.Context, want *wantedInfra, object *
 			uid = unseen.GetUID()
 		}
 	}
-	return w.apply(ctx, want, object, there, uid)
+	return w.apply(ctx, want, object, there, uid, events)
 }
 
-// isAwaited tells whether the watch shows an object as it was before it was written.
-func (a appliedObject) isAwaited(there client.Object) bool {
-	version := ""
-	if there != nil {
-		version = there.GetResourceVersion()
-	}
-	return version == a.before && version != a.after
+// awaits tells whether the watch has still to show that an object was written. The lock is held.
+func (w *workloads) awaits(key workloadKey) bool {
+	a, written := w.applied[key]
+	return written && a.before != a.after && a.events == w.events[key] && w.clock().Sub(a.at) < cachePatience
 }
 
 // ownedBy is nil for an object that is this Infra's to write: the Infra controls it, or shares it, or nobody controls it and
-// its labels say whose it is.
+// its labels say that it is this Infra's, or shared.
 func ownedBy(infra *v1alpha1.Infra, wanted *wantedObject, there client.Object) error {
 	controller := metav1.GetControllerOfNoCopy(there)
 	switch {
@@ -134,7 +138,11 @@ func ownedBy(infra *v1alpha1.Infra, wanted *wantedObject, there client.Object) e
 	if !wanted.isControlled() && slices.ContainsFunc(there.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.UID == infra.UID }) {
 		return nil
 	}
-	for _, label := range []string{workload.LabelManagedBy, v1alpha1.LabelInfra, v1alpha1.LabelInfraNamespace} {
+	labels := []string{v1alpha1.LabelInfra, v1alpha1.LabelInfraNamespace}
+	if wanted.object.GetLabels()[v1alpha1.LabelInfra] == "" {
+		labels = []string{workload.LabelManagedBy, v1alpha1.LabelInfra}
+	}
+	for _, label := range labels {
 		if there.GetLabels()[label] != wanted.object.GetLabels()[label] {
 			return &notOursError{wanted.key, "somebody else, by its labels"}
 		}
@@ -157,7 +165,7 @@ func (w *workloads) find(ctx context.Context, object *wantedObject) (*metav1.Par
 }
 
 // apply applies an object: over the one of that UID and no other one, or, without a UID, where there is none.
-func (w *workloads) apply(ctx context.Context, want *wantedInfra, object *wantedObject, there client.Object, uid types.UID) error {
+func (w *workloads) apply(ctx context.Context, want *wantedInfra, object *wantedObject, there client.Object, uid types.UID, events int64) error {
 	u := &unstructured.Unstructured{Object: object.contentFor(there)}
 	options := []client.ApplyOption{client.FieldOwner(workload.FieldOwner(want.infra, object.object))}
 	if uid != "" {
@@ -175,22 +183,24 @@ func (w *workloads) apply(ctx context.Context, want *wantedInfra, object *wanted
 	case err != nil:
 		return fmt.Errorf("apply %s: %w", object.key, err)
 	}
-	w.noteApplied(want, object.key, there, u, now)
-	return nil
-}
-
-// noteApplied remembers an object as it was written, and has it looked at once more when the watch must have shown it.
-func (w *workloads) noteApplied(want *wantedInfra, key workloadKey, there client.Object, now client.Object, at time.Time) {
 	before := ""
 	if there != nil {
 		before = there.GetResourceVersion()
 	}
-	infra := client.ObjectKeyFromObject(want.infra)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.applied[key] = appliedObject{uid: now.GetUID(), version: versionOf(now), before: before, after: now.GetResourceVersion(), at: at}
-	w.wrote[infra] = at
-	w.queue.AddAfter(infra, cachePatience)
+	w.applied[object.key] = appliedObject{uid: u.GetUID(), version: versionOf(u), before: before, after: u.GetResourceVersion(), events: events, at: now}
+	w.wrote[client.ObjectKeyFromObject(want.infra)] = now
+	return nil
+}
+
+// noteSeen remembers that an object is as it is wanted.
+func (w *workloads) noteSeen(key workloadKey, there client.Object) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.applied[key].uid != there.GetUID() {
+		w.applied[key] = appliedObject{uid: there.GetUID(), version: versionOf(there)}
+	}
 }
 
 // removeUnwanted takes away what an Infra wanted once and wants no longer.
