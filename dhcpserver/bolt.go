@@ -186,7 +186,19 @@ func readLease(key, value []byte) (Lease, error) {
 }
 
 func (s *boltStore) Put(_ context.Context, leases []Lease) []error {
-	err := s.db.Update(func(tx *bolt.Tx) error { return s.put(tx, leases) })
+	return s.update(leases, func(tx *bolt.Tx) error { return s.put(tx, leases) })
+}
+
+func (s *boltStore) Delete(_ context.Context, leases []Lease) []error {
+	return s.update(leases, func(tx *bolt.Tx) error { return s.remove(tx, leases) })
+}
+
+// update makes one transaction, and what went wrong with it the error of every lease.
+func (s *boltStore) update(leases []Lease, change func(*bolt.Tx) error) []error {
+	if len(leases) == 0 {
+		return nil
+	}
+	err := s.db.Update(change)
 	if err == nil {
 		return nil
 	}
@@ -223,6 +235,30 @@ func (s *boltStore) put(tx *bolt.Tx, leases []Lease) error {
 		}
 		digest ^= fingerprint(s.infra, key, value)
 		if err := bucket.Put(key, value); err != nil {
+			return fmt.Errorf("lease of %s: %w", leases[i].Address, err)
+		}
+	}
+	return all.SetSequence(digest)
+}
+
+func (s *boltStore) remove(tx *bolt.Tx, leases []Lease) error {
+	all := tx.Bucket(leasesBucket)
+	if all == nil {
+		return nil
+	}
+	bucket := all.Bucket([]byte(s.infra))
+	if bucket == nil {
+		return nil
+	}
+	digest := all.Sequence()
+	for i := range leases {
+		key := leases[i].Address.AsSlice()
+		old := bucket.Get(key)
+		if old == nil {
+			continue
+		}
+		digest ^= fingerprint(s.infra, key, old)
+		if err := bucket.Delete(key); err != nil {
 			return fmt.Errorf("lease of %s: %w", leases[i].Address, err)
 		}
 	}

@@ -28,8 +28,13 @@
 // A lease is durable before its ACK leaves; when it cannot be written the server is silent, and the
 // client tries again. Offers live in memory for 60 seconds, their number is bounded, and the oldest
 // unconfirmed one makes room first; a lease never does. A declined address is kept from everybody
-// for 10 minutes. A released or expired lease keeps its binding until the address is needed. A
+// for 10 minutes. A released or expired lease keeps its binding until the address is needed, or, where leases are
+// objects that somebody has to look at (Config.Forget), for a day and ten lease times. A
 // changed pool deletes no lease: renewals of addresses that are no longer in it are refused.
+//
+// Where several servers share a store (SharedStore), one after the other, the store has the last word: what it refuses
+// because somebody else was there first (ConflictError) is taken over from it, and the client is left to ask again.
+// Leases that another server may have renewed while it was cut off from the store are held (Server.Hold).
 //
 // What a disk did to the lease file is noticed before anything is served: OpenBolt checks every page and every
 // lease. One unreadable lease costs its own address only, which nobody gets but the client that renews it; if

@@ -70,6 +70,19 @@ func (m *memory) Put(_ context.Context, leases []Lease) []error {
 	return errs
 }
 
+func (m *memory) Delete(_ context.Context, leases []Lease) []error {
+	errs := make([]error, len(leases))
+	for i, l := range leases {
+		if errs[i] = m.fail; m.fail == nil {
+			delete(m.leases, l.Address)
+		}
+	}
+	if m.fail == nil {
+		return nil
+	}
+	return errs
+}
+
 // wire is a Conn that keeps what is sent.
 type wire struct {
 	sent []sent

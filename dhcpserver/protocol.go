@@ -35,6 +35,7 @@ const (
 	dropExhausted   = "pool exhausted"
 	dropBusy        = "too many uncommitted"
 	dropNotWritten  = "lease not written"
+	dropConflict    = "lease of somebody else"
 	dropPanic       = "panic"
 )
 
@@ -178,7 +179,7 @@ func (t *table) declining(r *request, now time.Time) verdict {
 		return ignore(dropNotHolder)
 	}
 	// Only the holder can know: an offer costs nothing, and a stranger could empty the pool with them.
-	if b.lease == nil || b.lease.MAC != r.mac || !b.lease.Live(now) {
+	if !b.live(now) || b.lease.MAC != r.mac {
 		return ignore(dropNotHolder)
 	}
 	return verdict{change: t.decline(r, b, now)}

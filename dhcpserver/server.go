@@ -25,11 +25,15 @@ const (
 	flushTime = 2 * time.Second
 	// exhaustedEvery is how often an exhausted pool is logged.
 	exhaustedEvery = time.Minute
+	// Leases that have been over for longer than forgetAfter and forgetTimes lease times are forgotten, if that is wanted:
+	// forgetMost of them every forgetEvery. Workers that were off for a night get the address that they had.
+	forgetAfter, forgetTimes = 24 * time.Hour, 10
+	forgetEvery, forgetMost  = time.Minute, 5
 	// Receive is tried again after minBackoff, then twice that, up to maxBackoff.
 	minBackoff, maxBackoff = 50 * time.Millisecond, time.Second
 )
 
-// Config is what a Server needs. Everything but Clock and Changed must be given.
+// Config is what a Server needs. Everything but Clock, Changed and Forget must be given.
 type Config struct {
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
@@ -38,6 +42,9 @@ type Config struct {
 	Clock func() time.Time
 	// Changed is called after leases have changed and are durable, once for many. It must return soon.
 	Changed func()
+	// Forget deletes leases from the store that have been over for a day and for ten lease times. Otherwise an address
+	// keeps its last lease for ever.
+	Forget bool
 }
 
 // Server answers DHCP on one VLAN. All methods can be called at the same time.
@@ -46,6 +53,7 @@ type Server struct {
 	store   Store
 	clock   func() time.Time
 	changed func()
+	forget  bool
 	metrics *metrics
 
 	mu        sync.Mutex
@@ -53,6 +61,7 @@ type Server struct {
 	pending   []job
 	exhausted time.Time // when it was last logged that the pool is
 	problem   error     // of the last commit
+	undeleted bool      // leases that are to be forgotten could not be deleted
 
 	wake chan struct{} // has a token while pending may have jobs
 }
@@ -68,7 +77,7 @@ type job struct {
 
 // NewServer loads the leases. The Server says nothing before Apply and Run.
 func NewServer(config Config) (*Server, error) {
-	s := &Server{log: config.Log, store: config.Store, clock: config.Clock, changed: config.Changed, wake: make(chan struct{}, 1)}
+	s := &Server{log: config.Log, store: config.Store, clock: config.Clock, changed: config.Changed, forget: config.Forget, wake: make(chan struct{}, 1)}
 	if s.clock == nil {
 		s.clock = time.Now
 	}
@@ -93,6 +102,9 @@ func NewServer(config Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	if shared, ok := s.store.(SharedStore); ok {
+		shared.OnHold(s.Hold)
+	}
 	return s, nil
 }
 
@@ -107,7 +119,25 @@ func (s *Server) Apply(m *Model) {
 	s.table.apply(m)
 }
 
-// Leases returns what is known about every address that ever was leased, by address.
+// Hold keeps the address of every lease that was active at since for its client, until the other time, whatever the lease
+// says. One that was given back is free.
+//
+// It is for a time in which leases may have been renewed that this server knows nothing of: another server of the VLAN
+// was cut off from the store, and went on to renew the leases that it knew. since is a time at which everything that it had
+// given was in the store; until is one lease time after the last renewal that it can have made. A lease that was
+// over at since was not renewed: no server gives a lease that is over without the store. A lease that was active then can be
+// in use until the other time, and not beyond, so nobody else gets its address before; its own client gets it
+// whenever it asks. What is given from now on is in the store.
+//
+// Nothing of this is stored. Who calls it does so again after a restart, while the time has not come.
+func (s *Server) Hold(since, until time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.table.hold(since.Round(0), until.Round(0), s.now())
+}
+
+// Leases returns what is known about every address that ever was leased, by address. A lease that is over and held
+// (Hold) is active.
 func (s *Server) Leases() []Lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,6 +289,12 @@ func (s *Server) send(j *job) {
 
 // commitLoop writes what is pending until stop, and then the rest.
 func (s *Server) commitLoop(ctx context.Context, stop <-chan struct{}) {
+	forget := make(<-chan time.Time)
+	if s.forget {
+		ticker := time.NewTicker(forgetEvery)
+		defer ticker.Stop()
+		forget = ticker.C
+	}
 	for {
 		select {
 		case <-stop:
@@ -270,8 +306,67 @@ func (s *Server) commitLoop(ctx context.Context, stop <-chan struct{}) {
 		case <-s.wake:
 			for s.commit(ctx) {
 			}
+		case <-forget:
+			s.forgetOld(ctx)
 		}
 	}
+}
+
+// forgetOld deletes a few leases that have been over for long.
+func (s *Server) forgetOld(ctx context.Context) {
+	s.mu.Lock()
+	var old []*Lease
+	if m := s.table.model; m != nil {
+		old = s.table.longOver(s.now(), max(forgetAfter, forgetTimes*m.leaseTime), forgetMost)
+	}
+	s.mu.Unlock()
+	if len(old) == 0 {
+		return
+	}
+	leases := make([]Lease, len(old))
+	for i, lease := range old {
+		leases[i] = *lease
+	}
+	errs := s.store.Delete(ctx, leases)
+
+	var failed error
+	s.mu.Lock()
+	for i, lease := range old {
+		var err error
+		if errs != nil {
+			err = errs[i]
+		}
+		switch conflict := (*ConflictError)(nil); {
+		case err == nil:
+			s.table.deleted(lease)
+		case errors.As(err, &conflict):
+			s.adopt(conflict.Current)
+		default:
+			failed = err
+		}
+	}
+	news := failed != nil && !s.undeleted
+	s.undeleted = failed != nil
+	s.mu.Unlock()
+	if news {
+		s.log.Warn("DHCP leases that have been over for long cannot be deleted, trying again", "error", failed)
+	}
+	s.changed()
+}
+
+// adopt takes over a lease that somebody else has stored, and drops the changes to its address that wait to be written: they
+// were decided in ignorance of it. The lock is held.
+func (s *Server) adopt(lease Lease) {
+	s.table.adopt(lease, s.now())
+	kept := s.pending[:0:0]
+	for _, j := range s.pending {
+		if j.change.Address != lease.Address {
+			kept = append(kept, j)
+			continue
+		}
+		s.drop(dropConflict)
+	}
+	s.pending = kept
 }
 
 // commit writes one batch and sends its answers. It returns false when there was nothing to write.
@@ -305,17 +400,27 @@ func (s *Server) commit(ctx context.Context) bool {
 	s.metrics.commitSeconds.Observe(time.Since(start).Seconds())
 
 	var failed error
-	written := make([]bool, len(batch))
+	var conflicts []*ConflictError
+	fate := make([]string, len(batch)) // why it is dropped; empty: it is written
 	s.mu.Lock()
 	now := s.now()
 	for i := range batch {
 		change := batch[i].change
-		if errs != nil && errs[place[change.Address]] != nil {
-			failed = errs[place[change.Address]]
+		var err error
+		if errs != nil {
+			err = errs[place[change.Address]]
+		}
+		if conflict := (*ConflictError)(nil); errors.As(err, &conflict) {
+			fate[i] = dropConflict
+			s.adopt(conflict.Current)
+			conflicts = append(conflicts, conflict)
+			continue
+		}
+		if err != nil {
+			failed, fate[i] = err, dropNotWritten
 			s.table.revert(change, now)
 			continue
 		}
-		written[i] = true
 		if follows := s.table.confirm(change, now); follows != nil {
 			s.pending = append(s.pending, job{change: follows})
 		}
@@ -328,9 +433,14 @@ func (s *Server) commit(ctx context.Context) bool {
 	s.mu.Unlock()
 
 	s.noteProblem(was, failed)
+	for _, conflict := range conflicts {
+		s.log.Warn("a DHCP lease is not given: the store has another one, which counts from now on", "error", conflict)
+	}
 	for i := range batch {
 		switch {
-		case !written[i]:
+		case fate[i] == dropConflict:
+			s.drop(dropConflict)
+		case fate[i] != "":
 			s.metrics.commitFailures.Inc()
 			s.drop(dropNotWritten)
 		case batch[i].conn != nil:

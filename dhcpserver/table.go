@@ -35,7 +35,13 @@ type table struct {
 	freshWord int
 	// used are the other addresses of the pool, the one that is free first on top.
 	used usedHeap
+	// holds are the times in which leases may have been renewed that are not known here.
+	holds []hold
 }
+
+// hold is a time in which leases may have been renewed that are not known here: those that were active at its
+// beginning. No renewal of that time lasts longer than until.
+type hold struct{ since, until time.Time }
 
 // binding is one address.
 type binding struct {
@@ -44,6 +50,8 @@ type binding struct {
 	lease *Lease
 	// durable is the lease that the store is known to have.
 	durable *Lease
+	// held is until when nobody else gets the address even though the lease is over. See Server.Hold.
+	held  time.Time
 	offer   *offer
 	// leaves is where the client of the lease had another one before, until the lease is durable.
 	leaves *binding
@@ -68,14 +76,19 @@ func newTable(leases []Lease, now time.Time) *table {
 	}
 	for i := range leases {
 		lease := leases[i]
-		if lease.State == StateDamaged {
-			lease.Start, lease.Expires = now, now.Add(maxLeaseTime)
-		}
+		lease.guess(now)
 		b := &binding{addr: lease.Address, lease: &lease, durable: &lease, index: -1}
 		t.byAddr[lease.Address] = b
 		t.remember(b)
 	}
 	return t
+}
+
+// guess gives a damaged lease the longest time that it can have.
+func (l *Lease) guess(now time.Time) {
+	if l.State == StateDamaged {
+		l.Start, l.Expires = now, now.Add(maxLeaseTime)
+	}
 }
 
 // remember makes b what its client has, unless the client has something newer.
@@ -155,7 +168,43 @@ func (b *binding) damaged() bool { return b.lease != nil && b.lease.State == Sta
 
 // taken tells whether a client holds the address, or it is in quarantine, or may be a client's.
 func (b *binding) taken(now time.Time) bool {
-	return b.lease != nil && b.lease.State != StateReleased && now.Before(b.lease.Expires)
+	return b.lease != nil && b.lease.State != StateReleased && now.Before(b.ends())
+}
+
+// live tells whether the client of the lease holds the address, or may hold it.
+func (b *binding) live(now time.Time) bool {
+	return b.lease != nil && b.lease.State == StateActive && now.Before(b.ends())
+}
+
+// ends is when the lease is over, and the address free for others.
+func (b *binding) ends() time.Time {
+	if b.held.After(b.lease.Expires) {
+		return b.held
+	}
+	return b.lease.Expires
+}
+
+// keep finds out until when the address of a lease is held.
+func (t *table) keep(b *binding) {
+	b.held = time.Time{}
+	if b.lease == nil || b.lease.State != StateActive {
+		return
+	}
+	for _, h := range t.holds {
+		if b.lease.Expires.After(h.since) && h.until.After(b.held) {
+			b.held = h.until
+		}
+	}
+}
+
+// hold keeps every lease that was active at that time, until the other.
+func (t *table) hold(since, until, now time.Time) {
+	t.holds = slices.DeleteFunc(t.holds, func(h hold) bool { return !now.Before(h.until) })
+	t.holds = append(t.holds, hold{since, until})
+	for _, b := range t.byAddr {
+		t.keep(b)
+		t.rank(b)
+	}
 }
 
 // choose finds the address for a client that looks for one (RFC 2131 section 4.3.1).
@@ -264,7 +313,7 @@ func (t *table) rank(b *binding) {
 		}
 		return
 	}
-	b.freeAt = b.lease.Expires
+	b.freeAt = b.ends()
 	if b.offer != nil && b.offer.expires.After(b.freeAt) {
 		b.freeAt = b.offer.expires
 	}
@@ -280,6 +329,7 @@ func (t *table) set(b *binding, lease Lease) *Lease {
 	t.forget(b)
 	b.lease = &lease
 	t.remember(b)
+	t.keep(b)
 	t.rank(b)
 	return b.lease
 }
@@ -291,13 +341,13 @@ func (t *table) grant(r *request, addr netip.Addr, now time.Time) *Lease {
 	}
 	lease := Lease{
 		Address: addr, MAC: r.mac, ClientID: ClientID(r.clientID), Hostname: r.hostname,
-		Start: now, Expires: now.Add(t.model.leaseTime), State: StateActive,
+		Start: now, Expires: wholeSecond(now.Add(t.model.leaseTime)), State: StateActive,
 	}
 	if name := t.model.reservations[r.mac].hostname; name != "" {
 		lease.Hostname = name
 	}
 	b := t.bind(addr)
-	if b.lease != nil && b.lease.MAC == r.mac && b.lease.Live(now) {
+	if b.live(now) && b.lease.MAC == r.mac {
 		lease.Start = b.lease.Start
 	}
 	if old := t.byMAC[r.mac]; old != nil && old != b {
@@ -306,6 +356,14 @@ func (t *table) grant(r *request, addr netip.Addr, now time.Time) *Lease {
 		delete(t.byMAC, r.mac)
 	}
 	return t.set(b, lease)
+}
+
+// wholeSecond rounds up: people read the time, and no client knows of a fraction.
+func wholeSecond(t time.Time) time.Time {
+	if whole := t.Truncate(time.Second); whole.Before(t) {
+		return whole.Add(time.Second)
+	}
+	return t
 }
 
 // release ends a lease and keeps its binding.
@@ -338,7 +396,7 @@ func (t *table) confirm(change *Lease, now time.Time) *Lease {
 	}
 	old := b.leaves
 	b.leaves = nil
-	if old.lease == nil || old.lease.MAC != change.MAC || !old.lease.Live(now) {
+	if !old.live(now) || old.lease.MAC != change.MAC {
 		return nil
 	}
 	return t.release(old, now)
@@ -352,17 +410,63 @@ func (t *table) revert(change *Lease, now time.Time) {
 	if b == nil || b.lease != change || change.State != StateActive {
 		return
 	}
+	t.restore(b, b.durable)
+	if t.model != nil && t.free(b.addr, change.MAC, now) {
+		t.offer(change.MAC, b.addr, now)
+	}
+	t.settle(b)
+}
+
+// restore makes an address be in the lease that is stored: a grant of it has come to nothing.
+func (t *table) restore(b *binding, stored *Lease) {
 	t.forget(b)
-	b.lease = b.durable
+	b.lease = stored
 	t.remember(b)
 	if b.leaves != nil {
 		t.remember(b.leaves)
 		b.leaves = nil
 	}
-	if t.model != nil && t.free(b.addr, change.MAC, now) {
-		t.offer(change.MAC, b.addr, now)
+	t.keep(b)
+}
+
+// adopt takes over a lease that somebody else has stored. What was decided here about its address is void.
+func (t *table) adopt(lease Lease, now time.Time) {
+	lease.guess(now)
+	b := t.bind(lease.Address)
+	b.durable = &lease
+	t.restore(b, b.durable)
+	if o := b.offer; o != nil && o.mac != lease.MAC {
+		t.withdraw(o)
 	}
 	t.settle(b)
+}
+
+// longOver returns leases that have been over for that long, those first that are longest, at most so many. None of them
+// is in any use, nor is any being changed.
+func (t *table) longOver(now time.Time, age time.Duration, most int) []*Lease {
+	var over []*Lease
+	for _, b := range t.byAddr {
+		if b.lease != nil && b.lease == b.durable && b.offer == nil && !b.damaged() && !b.taken(now) && now.Sub(b.ends()) > age {
+			over = append(over, b.lease)
+		}
+	}
+	slices.SortFunc(over, func(a, b *Lease) int { return cmp.Or(a.Expires.Compare(b.Expires), a.Address.Compare(b.Address)) })
+	return over[:min(most, len(over))]
+}
+
+// deleted notes that a lease is stored no longer.
+func (t *table) deleted(lease *Lease) {
+	b := t.byAddr[lease.Address]
+	if b == nil || b.durable != lease {
+		return
+	}
+	b.durable = nil
+	if b.lease == lease { // else somebody has got the address meanwhile, and the new lease is about to be stored
+		t.forget(b)
+		b.lease = nil
+		t.keep(b)
+		t.settle(b)
+	}
 }
 
 // counts are what the metrics show.
@@ -376,7 +480,7 @@ func (t *table) count(now time.Time) counts {
 	for _, b := range t.byAddr {
 		if b.lease != nil {
 			c.total++
-			if b.lease.Live(now) {
+			if b.live(now) {
 				c.active++
 			}
 		}
@@ -395,7 +499,7 @@ func (t *table) leases(now time.Time) []Lease {
 			continue
 		}
 		lease := *b.lease
-		if lease.State == StateActive && !lease.Live(now) {
+		if lease.State == StateActive && !b.live(now) {
 			lease.State = StateExpired
 		}
 		leases = append(leases, lease)

@@ -73,7 +73,7 @@ func randomDay(t *testing.T, seed uint64, steps int) {
 		case 12:
 			v.now = v.now.Add(time.Duration(random.IntN(40)) * time.Minute)
 		case 13:
-			switch random.IntN(4) {
+			switch random.IntN(7) {
 			case 0:
 				v.restart()
 			case 1:
@@ -81,8 +81,13 @@ func randomDay(t *testing.T, seed uint64, steps int) {
 				v.server.Apply(model(t, v.child))
 			case 2:
 				v.store.fail = errors.New("disk full")
-			case 3:
+			case 3, 4:
 				v.store.fail = nil
+			case 5:
+				v.server.Hold(v.now.Add(-time.Duration(random.IntN(90))*time.Minute), v.now.Add(time.Duration(random.IntN(90))*time.Minute))
+			case 6:
+				v.now = v.now.Add(time.Duration(random.IntN(30)) * time.Hour)
+				v.server.forgetOld(t.Context())
 			}
 		}
 		if line != "" {

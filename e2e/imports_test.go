@@ -26,9 +26,11 @@ func TestImports(t *testing.T) {
 		{packages: "./dnsserver/...", may: []string{"api/...", "dnsserver/..."}},
 		{packages: "./dhcpserver/...", may: []string{"api/...", "dhcpserver/..."}},
 		{packages: "./dhcpserver", may: []string{"api/...", "dhcpserver"}},
+		{packages: "./holder/...", may: []string{"api/...", "dhcpserver/...", "holder/..."}},
 		{packages: "./watch/plan/...", may: []string{"api/...", "watch/plan/..."}},
 		{packages: "./watch/files/...", may: []string{"api/...", "watch/plan/...", "watch/files/..."}},
-		{packages: "./serve/...", may: []string{"api/...", "xds/...", "dnsserver/...", "dhcpserver/...", "serve/..."}},
+		{packages: "./serve/...", may: []string{"api/...", "xds/...", "dnsserver/...", "dhcpserver/...", "holder/...", "serve/..."}},
+		{packages: "./deploy/workload/...", may: []string{"api/...", "xds/...", "deploy/workload/..."}},
 		{packages: "./e2e/...", may: []string{"api/...", "e2e/...", "examples"}, cluster: true},
 	} {
 		for _, imported := range dependencies(t, rule.packages) {

@@ -96,7 +96,7 @@ func (p *publisher) vlan() *VLANState {
 		return &VLANState{}
 	}
 	s := h.State()
-	return &VLANState{Holding: s.Holding, Holder: s.Holder, Addresses: s.Held, Problems: s.Problems}
+	return &VLANState{Holding: s.Holding, Holder: s.Holder, Addresses: s.HeldAddresses, Problems: s.Problems}
 }
 
 // healthy says why another process had better be the holder.
@@ -116,6 +116,9 @@ func (p *publisher) healthy() error {
 	return p.server.envoy.problem()
 }
 
+// unusable are the problems with which a process cannot be the holder.
+var unusable = []string{holder.InterfaceMissing, holder.InterfaceDown, holder.InterfaceUnusable}
+
 // hot says why this process could not be the holder, if it had to; a holder is hot as well.
 func (p *publisher) hot() error {
 	if err := p.healthy(); err != nil {
@@ -126,7 +129,7 @@ func (p *publisher) hot() error {
 	}
 	if h := p.holder.current(); h != nil {
 		for _, problem := range h.State().Problems {
-			if slices.Contains(holder.InterfaceReasons, problem.Reason) {
+			if slices.Contains(unusable, problem.Reason) {
 				return errors.New(problem.Message)
 			}
 		}
@@ -202,7 +205,7 @@ func (p *publisher) applySharedDHCP(ctx context.Context, child *v1alpha1.DHCPSer
 		return
 	}
 	state := h.State()
-	if !state.Holding || !slices.Contains(state.Held, server) {
+	if !state.Holding || !slices.Contains(state.HeldAddresses, server) {
 		p.dhcp.stop()
 		return
 	}

@@ -37,8 +37,7 @@ func TestBootstrap(t *testing.T) {
 	}
 }
 
-// TestBootstrapForManyEnvoys is one text that Envoys share, each of which is told who it is by --service-node: what the
-// bootstrap says would win over that.
+// TestBootstrapForManyEnvoys is one text that Envoys share, each of which is told who it is by --service-node.
 func TestBootstrapForManyEnvoys(t *testing.T) {
 	text, err := Bootstrap(BootstrapConfig{Infra: testInfra, XDSHost: "127.0.0.1", XDSPort: 18000, AdminAddress: "127.0.0.1:9901"})
 	if err != nil {

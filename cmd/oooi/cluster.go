@@ -48,7 +48,7 @@ type cluster struct {
 	watcher  *kube.Watcher
 	reporter *kube.Reporter
 	children atomic.Pointer[[]kube.Children]
-	vlanPod  *vlanPod // nil: this process shares its VLANs with nobody
+	shared   *sharedVLAN // nil: this process shares its VLANs with nobody
 }
 
 // serveCluster serves a cluster until ctx ends.
@@ -63,10 +63,14 @@ func serveCluster(ctx context.Context, log *slog.Logger, s *settings) (err error
 	c.identity = identify(s.stateDir)
 	identity := c.identity
 	if s.reconcile {
+		if s.workloads == nil {
+			log.Info("no VLAN pods are written: servers are started by hand; in a pod of its own, or with --vlan-image, the hub writes them")
+		}
 		if c.hub, err = kube.NewHub(kube.HubConfig{
 			REST: config, Log: log.With("part", "hub"), Registerer: c.metrics,
 			Identity: identity, Namespace: namespace, Infra: splitKey(s.infra), Clock: time.Now,
-			Planned: func(result *plan.Result) { c.statuses.Report(result, c.hub.Serving(result)) },
+			Planned:   func(result *plan.Result) { c.statuses.Report(result, c.hub.Serving(result)) },
+			Workloads: s.workloads,
 		}); err != nil {
 			return err
 		}
@@ -85,11 +89,11 @@ func serveCluster(ctx context.Context, log *slog.Logger, s *settings) (err error
 		group.Go(func() error { return c.server.Run(ctx) })
 		group.Go(func() error { return c.watcher.Run(ctx, c.apply) })
 		group.Go(func() error { return c.reporter.Run(ctx, c.reports) })
-		if c.vlanPod != nil {
-			c.vlanPod.run(ctx, group, c.holding)
+		if c.shared != nil {
+			c.shared.run(ctx, group, c.holding)
 		}
 	}
-	group.Go(func() error { return c.web().serve(ctx, s.httpListen, c.vlanPod != nil) })
+	group.Go(func() error { return c.web().serve(ctx, s.httpListen, c.shared != nil) })
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("serve: %w", err)
 	}
@@ -136,11 +140,11 @@ func (c *cluster) openServers(config *rest.Config, identity string) error {
 	var err error
 	var key ed25519.PublicKey
 	if settings.ClaimAddresses {
-		if c.vlanPod, err = c.openVLANPod(config); err != nil {
+		if c.shared, err = c.shareVLAN(config); err != nil {
 			return err
 		}
-		settings.Shared = c.vlanPod.shared(identity, c.settings.envoyAdmin)
-		key = c.vlanPod.key.Public().(ed25519.PublicKey)
+		settings.Shared = c.shared.shared(identity, c.settings.envoyAdmin)
+		key = c.shared.key.Public().(ed25519.PublicKey)
 	}
 	if c.server, err = serve.New(settings); err != nil {
 		return err

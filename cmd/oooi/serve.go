@@ -17,6 +17,7 @@ import (
 	"github.com/densityops/oooi/dnsserver"
 	"github.com/densityops/oooi/serve"
 	"github.com/densityops/oooi/watch/files"
+	"github.com/densityops/oooi/watch/kube"
 )
 
 // serveFlags are the flags of oooi serve as they were given.
@@ -26,6 +27,8 @@ type serveFlags struct {
 	roles, httpListen, interfaces, podNetworks []string
 	claimAddresses                             bool
 	portOffset                                 int
+
+	vlanPods vlanPodsFlags
 }
 
 // settings are the flags of oooi serve, checked.
@@ -34,6 +37,8 @@ type settings struct {
 	httpListen                                         []string
 	// reconcile is the role of the hub; the others are those of serve.
 	reconcile bool
+	// workloads is how the hub writes VLAN pods; nil: it writes none.
+	workloads *kube.WorkloadsConfig
 
 	serve serve.Config
 }
@@ -69,7 +74,8 @@ that does not parse or an object that is wrong keeps its last good state, with o
 
 Nothing listens before the first complete state is known. On SIGTERM or Ctrl-C everything stops but
 Envoy, which keeps serving what it has; so do the server addresses put up by --claim-addresses.`,
-		Example: `  oooi serve --kubeconfig ~/.kube/config --roles reconcile           # the hub of a cluster
+		Example: `  oooi serve --roles reconcile                                       # the hub of a cluster, in its pod: it writes the VLAN pods, too
+  oooi serve --kubeconfig ~/.kube/config --roles reconcile           # the same from outside, without VLAN pods
   oooi serve --infra clusters/tenant-vlan100 --roles xds,dns,dhcp    # the servers of one VLAN, in its pod
   oooi serve --config-dir /etc/oooi --interface eth1 --claim-addresses --state-dir /var/lib/oooi
   oooi serve --config-dir examples/two-clusters --roles xds --state-dir /tmp/oooi   # only Envoy's configuration
@@ -82,6 +88,9 @@ Envoy, which keeps serving what it has; so do the server addresses put up by --c
 			}
 			s, err := f.check()
 			if err != nil {
+				return err
+			}
+			if s.workloads, err = f.vlanPods.check(cmd.Flags(), s); err != nil {
 				return err
 			}
 			if len(s.serve.Roles) > 0 { // a hub keeps nothing
@@ -111,6 +120,7 @@ Envoy, which keeps serving what it has; so do the server addresses put up by --c
 	flags.StringSliceVar(&f.podNetworks, "pod-networks", nil, "networks that may ask the DNS server besides the VLAN (default: private and loopback ranges)")
 	flags.StringVar(&f.proxyBind, "proxy-bind", "", "where Envoy listens: server-ip (the proxy's address on the VLAN; default with --config-dir) or any (default in a cluster)")
 	flags.IntVar(&f.portOffset, "port-offset", 0, "added to the DNS, DHCP and Envoy listener ports, so that no root is needed; DHCP then answers relayed and unicast messages only")
+	f.vlanPods.add(flags)
 	return cmd
 }
 

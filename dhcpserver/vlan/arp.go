@@ -81,8 +81,7 @@ func probe(ctx context.Context, iface *net.Interface, addrs []netip.Addr) (map[n
 	buf := make([]byte, 256)
 	for range probes {
 		for _, addr := range addrs {
-			p := arpPacket{operation: arpRequest, senderMAC: own, senderIP: netip.IPv4Unspecified(), targetIP: addr}
-			if err := socket.send(p.bytes(), broadcastMAC); err != nil {
+			if err := socket.ask(own, addr); err != nil {
 				return nil, fmt.Errorf("interface %s: send ARP probe: %w", iface.Name, err)
 			}
 		}
@@ -110,23 +109,35 @@ func probe(ctx context.Context, iface *net.Interface, addrs []netip.Addr) (map[n
 	return taken, nil
 }
 
-// announce tells the VLAN that the addresses are here now, as a request and as a reply: some
-// neighbours heed only one of them.
+// announce tells the VLAN that the addresses are here now.
 func announce(iface *net.Interface, addrs []netip.Addr) error {
 	socket, err := openPacketSocket(iface, unix.ETH_P_ARP, nil)
 	if err != nil {
 		return err
 	}
-	own := [6]byte(iface.HardwareAddr)
 	for _, addr := range addrs {
-		for _, p := range []arpPacket{
-			{operation: arpRequest, senderMAC: own, senderIP: addr, targetIP: addr},
-			{operation: arpReply, senderMAC: own, senderIP: addr, targetMAC: broadcastMAC, targetIP: addr},
-		} {
-			if err := socket.send(p.bytes(), broadcastMAC); err != nil {
-				return errors.Join(fmt.Errorf("interface %s: announce %s: %w", iface.Name, addr, err), socket.close())
-			}
+		if err := socket.announce([6]byte(iface.HardwareAddr), addr); err != nil {
+			return errors.Join(fmt.Errorf("interface %s: announce %s: %w", iface.Name, addr, err), socket.close())
 		}
 	}
 	return socket.close()
+}
+
+// announce announces an address as a request and as a reply: some neighbours heed only one of them.
+func (s *packetSocket) announce(own [6]byte, addr netip.Addr) error {
+	for _, p := range []arpPacket{
+		{operation: arpRequest, senderMAC: own, senderIP: addr, targetIP: addr},
+		{operation: arpReply, senderMAC: own, senderIP: addr, targetMAC: broadcastMAC, targetIP: addr},
+	} {
+		if err := s.send(p.bytes(), broadcastMAC); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ask sends an ARP probe, a request that changes no neighbour's table (RFC 5227 section 1.1).
+func (s *packetSocket) ask(own [6]byte, addr netip.Addr) error {
+	p := arpPacket{operation: arpRequest, senderMAC: own, senderIP: netip.IPv4Unspecified(), targetIP: addr}
+	return s.send(p.bytes(), broadcastMAC)
 }

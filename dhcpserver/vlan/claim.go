@@ -63,7 +63,7 @@ func Claim(ctx context.Context, log *slog.Logger, ifname string, cidr netip.Pref
 		there = append(there, addr)
 	}
 	if len(there) > 0 {
-		errs = append(errs, addRoute(iface, cidr))
+		errs = append(errs, addRoute(ifname, iface.Index, cidr))
 		if speaksARP {
 			errs = append(errs, announce(iface, there))
 		}
@@ -115,13 +115,9 @@ func Release(log *slog.Logger, ifname string, addr netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	link := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: iface.Index}}
-	err = netlink.AddrDel(link, &netlink.Addr{IPNet: &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(32, 32)}})
-	switch {
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return nil
-	case err != nil:
-		return fmt.Errorf("interface %s: take off address %s: %w", ifname, addr, err)
+	link := &Link{Name: ifname, Index: iface.Index}
+	if err := link.Drop(addr); err != nil {
+		return err
 	}
 	log.Info("released address", "interface", ifname, "address", addr)
 	return nil
@@ -135,11 +131,10 @@ func nameOf(index int) string {
 	return iface.Name
 }
 
-// add puts one address on the interface as a /32: addresses of one prefix on one interface vanish
-// together when the first of them is removed.
+// add puts one address on the interface for good.
 func add(iface *net.Interface, addr netip.Addr) error {
-	target := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: iface.Name, Index: iface.Index}}
-	err := netlink.AddrAdd(target, &netlink.Addr{IPNet: &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(32, 32)}})
+	link := &Link{Name: iface.Name, Index: iface.Index}
+	err := netlink.AddrAdd(link.target(), &netlink.Addr{IPNet: host(addr)})
 	if err != nil && !errors.Is(err, syscall.EEXIST) {
 		return fmt.Errorf("interface %s: add address %s: %w", iface.Name, addr, err)
 	}
@@ -147,24 +142,24 @@ func add(iface *net.Interface, addr netip.Addr) error {
 }
 
 // addRoute leads the CIDR to the interface, unless a route does so already.
-func addRoute(iface *net.Interface, cidr netip.Prefix) error {
+func addRoute(ifname string, index int, cidr netip.Prefix) error {
 	cidr = cidr.Masked()
 	target := &net.IPNet{IP: cidr.Addr().AsSlice(), Mask: net.CIDRMask(cidr.Bits(), 32)}
 	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Dst: target}, netlink.RT_FILTER_DST)
 	if err != nil {
-		return fmt.Errorf("interface %s: list routes to %s: %w", iface.Name, cidr, err)
+		return fmt.Errorf("interface %s: list routes to %s: %w", ifname, cidr, err)
 	}
 	for _, route := range routes {
-		if route.LinkIndex == iface.Index {
+		if route.LinkIndex == index {
 			return nil
 		}
 	}
 	if len(routes) > 0 {
-		return fmt.Errorf("interface %s: %s leads to interface %s of this host already", iface.Name, cidr, nameOf(routes[0].LinkIndex))
+		return fmt.Errorf("interface %s: %s leads to interface %s of this host already", ifname, cidr, nameOf(routes[0].LinkIndex))
 	}
-	route := &netlink.Route{LinkIndex: iface.Index, Dst: target, Scope: netlink.SCOPE_LINK}
+	route := &netlink.Route{LinkIndex: index, Dst: target, Scope: netlink.SCOPE_LINK}
 	if err := netlink.RouteAdd(route); err != nil && !errors.Is(err, syscall.EEXIST) {
-		return fmt.Errorf("interface %s: add route to %s: %w", iface.Name, cidr, err)
+		return fmt.Errorf("interface %s: add route to %s: %w", ifname, cidr, err)
 	}
 	return nil
 }

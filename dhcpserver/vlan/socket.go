@@ -28,6 +28,7 @@ type packetSocket struct {
 type received struct {
 	n         int
 	kind      uint8 // unix.PACKET_HOST, …
+	from      [6]byte
 	checksum  bool  // the checksums of the packet can be checked
 	otherVLAN bool  // the frame had the tag of a VLAN below this interface
 }
@@ -82,16 +83,8 @@ const receiveBuffer = 4 << 20
 
 func setUp(fd, ifindex int, protocol uint16, filter []bpf.Instruction) error {
 	if len(filter) > 0 {
-		program, err := bpf.Assemble(filter)
-		if err != nil {
+		if err := attach(fd, filter); err != nil {
 			return err
-		}
-		code := make([]unix.SockFilter, len(program))
-		for i, in := range program {
-			code[i] = unix.SockFilter{Code: in.Op, Jt: in.Jt, Jf: in.Jf, K: in.K}
-		}
-		if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}); err != nil {
-			return fmt.Errorf("attach filter: %w", err)
 		}
 	}
 	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1); err != nil {
@@ -104,6 +97,31 @@ func setUp(fd, ifindex int, protocol uint16, filter []bpf.Instruction) error {
 		}
 	}
 	return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: networkOrder(protocol), Ifindex: ifindex})
+}
+
+// attach puts a filter on a socket, in place of the one that it has.
+func attach(fd int, filter []bpf.Instruction) error {
+	program, err := bpf.Assemble(filter)
+	if err != nil {
+		return err
+	}
+	code := make([]unix.SockFilter, len(program))
+	for i, in := range program {
+		code[i] = unix.SockFilter{Code: in.Op, Jt: in.Jt, Jf: in.Jf, K: in.K}
+	}
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}); err != nil {
+		return fmt.Errorf("attach filter: %w", err)
+	}
+	return nil
+}
+
+// filter replaces the filter of an open socket.
+func (s *packetSocket) filter(filter []bpf.Instruction) error {
+	var attached error
+	if err := s.raw.Control(func(fd uintptr) { attached = attach(int(fd), filter) }); err != nil {
+		return err
+	}
+	return attached
 }
 
 func networkOrder(n uint16) uint16 {
@@ -135,6 +153,7 @@ func (s *packetSocket) receive(buf []byte) (received, error) {
 	r := received{n: n, checksum: true}
 	if link, ok := from.(*unix.SockaddrLinklayer); ok {
 		r.kind = link.Pkttype
+		r.from = [6]byte(link.Addr[:6])
 	}
 	messages, err := unix.ParseSocketControlMessage(oob[:oobn])
 	if err != nil {

@@ -8,8 +8,10 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -33,6 +35,28 @@ var controllers = []string{
 	"endpointslice-controller", "endpointslice-mirroring-controller", "disruption-controller", "clusterrole-aggregation-controller",
 }
 
+// nodeControllers are those that Pods which really run need besides.
+var nodeControllers = []string{
+	"node-lifecycle-controller", "taint-eviction-controller", "pod-garbage-collector-controller", "endpoints-controller",
+}
+
+// Options of a control plane.
+type Options struct {
+	// Address is where kube-apiserver is. 127.0.0.1 unless said: nobody in another network namespace can reach that.
+	Address string
+	// Nodes: Pods are run, by somebody. Then there are kube-scheduler and kube-proxy, for the test to start; Pods get
+	// ServiceAccounts and their tokens; and the Service "kubernetes" leads to kube-apiserver.
+	Nodes bool
+	// ServiceCIDR is 172.30.0.0/16 unless said.
+	ServiceCIDR string
+	// PodCIDR is what kube-proxy takes for the pod network.
+	PodCIDR string
+	// Node is the node that kube-proxy is for.
+	Node string
+	// Flags are added to kube-apiserver's.
+	Flags []string
+}
+
 // ControlPlane is a running control plane.
 type ControlPlane struct {
 	// Etcd keeps the objects.
@@ -42,6 +66,10 @@ type ControlPlane struct {
 	// ControllerManager is kube-controller-manager. Start leaves it to the test to start it: its garbage
 	// collector takes up to 30 s to notice kinds that are installed later.
 	ControllerManager *Part
+	// Scheduler is kube-scheduler, for the test to start where there are nodes.
+	Scheduler *Part
+	// Proxy is kube-proxy, for the test to start where there are nodes. It writes nftables rules where this process is.
+	Proxy *Part
 	// Dynamic is the admin's client, without a rate limit.
 	Dynamic dynamic.Interface
 	// Mapper finds the resources of kinds.
@@ -57,16 +85,30 @@ type ControlPlane struct {
 // Start starts etcd and kube-apiserver and waits until the latter is ready, RBAC's own roles included. Data, certificates,
 // kubeconfig files and logs go to the folder, which must be there. The flags are added to kube-apiserver's.
 func Start(ctx context.Context, folder string, flags ...string) (*ControlPlane, error) {
+	return StartWith(ctx, folder, Options{Flags: flags})
+}
+
+// StartWith is Start with options.
+func StartWith(ctx context.Context, folder string, o Options) (*ControlPlane, error) {
+	if o.Address == "" {
+		o.Address = "127.0.0.1"
+	}
+	if o.ServiceCIDR == "" {
+		o.ServiceCIDR = "172.30.0.0/16"
+	}
 	assets, err := stack.KubebuilderAssets()
 	if err != nil {
 		return nil, err
 	}
-	ports, err := freePorts(4)
+	ports, err := freePorts(7)
 	if err != nil {
 		return nil, err
 	}
-	c := &ControlPlane{folder: folder, url: "https://127.0.0.1:" + ports[2]}
+	c := &ControlPlane{folder: folder, url: "https://" + net.JoinHostPort(o.Address, ports[2])}
 	if c.authority, err = newAuthority(folder); err != nil {
+		return nil, err
+	}
+	if c.authority.addresses, err = servingAddresses(o); err != nil {
 		return nil, err
 	}
 	serving, err := c.authority.issue("serving")
@@ -92,26 +134,53 @@ func Start(ctx context.Context, folder string, flags ...string) (*ControlPlane, 
 		// A benchmark's objects, and all their versions.
 		"--quota-backend-bytes=" + strconv.Itoa(4<<30),
 	})
-	c.APIServer = c.part("kube-apiserver", assets, c.url+"/readyz", append([]string{
-		"--etcd-servers=" + etcd, "--bind-address=127.0.0.1", "--secure-port=" + ports[2],
-		"--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none", "--service-cluster-ip-range=172.30.0.0/16",
+	api := []string{
+		"--etcd-servers=" + etcd, "--bind-address=" + o.Address, "--secure-port=" + ports[2],
+		"--advertise-address=" + o.Address, "--service-cluster-ip-range=" + o.ServiceCIDR,
 		"--tls-cert-file=" + serving.certFile, "--tls-private-key-file=" + serving.keyFile, "--client-ca-file=" + c.authority.file(),
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + tokens.certFile,
 		"--service-account-signing-key-file=" + tokens.keyFile, "--authorization-mode=RBAC",
-		// Nothing runs the Pods, so they need no tokens, and no default ServiceAccount before they are written.
-		"--disable-admission-plugins=ServiceAccount",
 		"--audit-policy-file=" + policy, "--audit-log-path=" + c.auditLog(), "--audit-log-maxsize=100000",
-	}, flags...))
+	}
+	if !o.Nodes {
+		// Nothing runs the Pods, so they need no tokens, and no default ServiceAccount before they are written.
+		api = append(api, "--endpoint-reconciler-type=none", "--disable-admission-plugins=ServiceAccount")
+	}
+	c.APIServer = c.part("kube-apiserver", assets, c.url+"/readyz", append(api, o.Flags...))
 	manager, err := c.kubeconfigOf("system:kube-controller-manager", "system:masters")
 	if err != nil {
 		return nil, err
+	}
+	run := controllers
+	if o.Nodes {
+		run = slices.Concat(controllers, nodeControllers)
 	}
 	c.ControllerManager = c.part("kube-controller-manager", assets, "https://127.0.0.1:"+ports[3]+"/healthz", []string{
 		"--kubeconfig=" + manager, "--bind-address=127.0.0.1", "--secure-port=" + ports[3],
 		"--tls-cert-file=" + serving.certFile, "--tls-private-key-file=" + serving.keyFile,
 		"--service-account-private-key-file=" + tokens.keyFile, "--root-ca-file=" + c.authority.file(),
-		"--leader-elect=false", "--controllers=" + strings.Join(controllers, ","), "--concurrent-gc-syncs=5",
+		"--leader-elect=false", "--controllers=" + strings.Join(run, ","), "--concurrent-gc-syncs=5",
 		"--kube-api-qps=500", "--kube-api-burst=1000",
+	})
+
+	scheduler, err := c.kubeconfigOf("system:kube-scheduler", "system:masters")
+	if err != nil {
+		return nil, err
+	}
+	c.Scheduler = c.part("kube-scheduler", assets, "https://127.0.0.1:"+ports[4]+"/healthz", []string{
+		"--kubeconfig=" + scheduler, "--bind-address=127.0.0.1", "--secure-port=" + ports[4],
+		"--tls-cert-file=" + serving.certFile, "--tls-private-key-file=" + serving.keyFile, "--leader-elect=false",
+	})
+	proxy, err := c.kubeconfigOf("system:kube-proxy", "system:masters")
+	if err != nil {
+		return nil, err
+	}
+	c.Proxy = c.part("kube-proxy", assets, "http://127.0.0.1:"+ports[5]+"/livez", []string{
+		"--kubeconfig=" + proxy, "--hostname-override=" + o.Node, "--proxy-mode=nftables", "--cluster-cidr=" + o.PodCIDR,
+		"--healthz-bind-address=127.0.0.1:" + ports[5], "--metrics-bind-address=127.0.0.1:" + ports[6],
+		// These are the machine's, which is not the test's.
+		"--conntrack-max-per-core=0", "--conntrack-min=0", "--conntrack-tcp-timeout-established=0s", "--conntrack-tcp-timeout-close-wait=0s",
+		"--iptables-min-sync-period=0s",
 	})
 
 	for _, part := range []*Part{c.Etcd, c.APIServer} {
@@ -124,15 +193,18 @@ func Start(ctx context.Context, folder string, flags ...string) (*ControlPlane, 
 
 // Stop ends everything at once. The folder stays.
 func (c *ControlPlane) Stop() error {
-	err := errors.Join(c.ControllerManager.Kill(), c.APIServer.Kill(), c.Etcd.Kill())
+	var errs []error
+	for _, part := range []*Part{c.Proxy, c.Scheduler, c.ControllerManager, c.APIServer, c.Etcd} {
+		errs = append(errs, part.Kill())
+	}
 	utilnet.CloseIdleConnectionsFor(c.client.Transport)
-	return err
+	return errors.Join(errs...)
 }
 
 // Tails are the last lines of each part's log.
 func (c *ControlPlane) Tails(lines int) string {
 	var tails strings.Builder
-	for _, part := range []*Part{c.Etcd, c.APIServer, c.ControllerManager} {
+	for _, part := range []*Part{c.Etcd, c.APIServer, c.ControllerManager, c.Scheduler, c.Proxy} {
 		if tail := part.Tail(lines); tail != "" {
 			fmt.Fprintf(&tails, "the end of %s's log:\n%s\n", part.name, tail)
 		}
@@ -197,6 +269,20 @@ func (c *ControlPlane) part(name, assets, url string, flags []string) *Part {
 			return nil
 		},
 	}
+}
+
+// servingAddresses are those that kube-apiserver is reached at: its own, and the ClusterIP of the Service "kubernetes".
+func servingAddresses(o Options) ([]net.IP, error) {
+	services, err := netip.ParsePrefix(o.ServiceCIDR)
+	if err != nil {
+		return nil, fmt.Errorf("service CIDR: %w", err)
+	}
+	address, err := netip.ParseAddr(o.Address)
+	if err != nil {
+		return nil, fmt.Errorf("address of kube-apiserver: %w", err)
+	}
+	first := services.Masked().Addr().Next()
+	return []net.IP{net.IPv4(127, 0, 0, 1), address.AsSlice(), first.AsSlice()}, nil
 }
 
 // freePorts finds TCP ports of 127.0.0.1 that nobody listens on, below those that the kernel gives to outgoing

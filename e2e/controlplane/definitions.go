@@ -37,6 +37,10 @@ func Neighbours() []string {
 	}
 }
 
+// AttachmentDefinitions is the definition of NetworkAttachmentDefinition, which oooi only names. InstallNeighbours knows it
+// when it is asked for it.
+const AttachmentDefinitions = "k8s.cni.cncf.io_network-attachment-definitions"
+
 // InstallOwn installs the definitions of this API and waits until they are served.
 func (c *ControlPlane) InstallOwn(ctx context.Context) error {
 	files, err := fs.Glob(crds.Files(), "*.yaml")
@@ -66,8 +70,8 @@ func (c *ControlPlane) InstallNeighbours(ctx context.Context, names ...string) e
 	}
 	var manifests [][]byte
 	for _, name := range names {
-		if !slices.Contains(Neighbours(), name) {
-			return fmt.Errorf("no definition of %s: there are %v", name, Neighbours())
+		if !slices.Contains(Neighbours(), name) && name != AttachmentDefinitions {
+			return fmt.Errorf("no definition of %s: there are %v and %s", name, Neighbours(), AttachmentDefinitions)
 		}
 		raw, err := os.ReadFile(filepath.Join(root, "..", "shared", "crds", name+".yaml"))
 		if errors.Is(err, fs.ErrNotExist) {

@@ -22,6 +22,8 @@ type authority struct {
 	key    *ecdsa.PrivateKey
 	// pem is its certificate.
 	pem []byte
+	// addresses are those of servers.
+	addresses []net.IP
 }
 
 // pair is a certificate and its key, in PEM, and the files that hold them.
@@ -60,7 +62,7 @@ func newAuthority(folder string) (*authority, error) {
 // file holds the certificate of the authority.
 func (a *authority) file() string { return filepath.Join(a.folder, "ca.crt") }
 
-// issue makes a certificate for 127.0.0.1: a server's, and a client's of that user and those groups.
+// issue makes a certificate for the addresses of servers: a server's, and a client's of that user and those groups.
 func (a *authority) issue(user string, groups ...string) (pair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -78,7 +80,7 @@ func (a *authority) issue(user string, groups ...string) (pair, error) {
 		KeyUsage:     x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		DNSNames:     []string{"localhost", "kubernetes.default.svc"},
-		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
+		IPAddresses:  a.addresses,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
 	if err != nil {

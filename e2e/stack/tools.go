@@ -37,7 +37,11 @@ func Grpcurl() (string, error) { return tool("GRPCURL", "build", "grpcurl") }
 // Kustomize is the path of kustomize: $KUSTOMIZE, or the one that e2e/tools/build builds.
 func Kustomize() (string, error) { return tool("KUSTOMIZE", "build", "kustomize") }
 
-// KubebuilderAssets is the folder of kube-apiserver, kube-controller-manager and etcd: $KUBEBUILDER_ASSETS, or the one
+// OooiImage is the path of oooi's container image, an OCI image layout in a tar file: $OOOI_IMAGE, or the one that
+// `make image` builds of the tree as it is.
+func OooiImage() (string, error) { return tool("OOOI_IMAGE", "image") }
+
+// KubebuilderAssets is the folder of the parts of a control plane, kube-apiserver and etcd among them: $KUBEBUILDER_ASSETS, or the one
 // that e2e/tools/kubebuilder-assets fills.
 func KubebuilderAssets() (string, error) { return tool("KUBEBUILDER_ASSETS", "kubebuilder-assets") }
 

@@ -58,6 +58,8 @@ type HubConfig struct {
 	// Planned is called after each plan; it must return soon.
 	Planned func(*plan.Result)
 	Clock   func() time.Time
+	// Workloads says how VLAN pods are written; nil: none are.
+	Workloads *WorkloadsConfig
 }
 
 // Hub watches the objects of a cluster and plans on every change; the leader writes what the plan
@@ -70,6 +72,8 @@ type Hub struct {
 	events  record.EventRecorder
 	stop    func() // of the events
 	metrics *hubMetrics
+	// workloads writes VLAN pods; nil: none are written.
+	workloads *workloads
 
 	lock    *timedLock
 	elected atomic.Bool // by the election; leadsUntil is what counts
@@ -151,6 +155,11 @@ func NewHub(cfg HubConfig) (*Hub, error) {
 		LockConfig: resourcelock.ResourceLockConfig{Identity: cfg.Identity},
 	}, regained: h.world.notify}
 	h.metrics = newHubMetrics(cfg.Registerer, h.queue.Len)
+	if cfg.Workloads != nil {
+		if h.workloads, err = newWorkloads(h); err != nil {
+			return nil, err
+		}
+	}
 	if err := h.openEvents(scheme); err != nil {
 		return nil, err
 	}
@@ -165,6 +174,9 @@ func (h *Hub) Run(ctx context.Context) error {
 	group.Go(func() error { return h.world.watch(ctx) })
 	group.Go(func() error { return h.planOnChange(ctx) })
 	group.Go(func() error { return h.elect(ctx) })
+	if h.workloads != nil {
+		group.Go(func() error { return h.workloads.run(ctx) })
+	}
 	for range writers {
 		group.Go(func() error {
 			for h.writeNext(ctx) {
@@ -236,6 +248,7 @@ func (h *Hub) plan() {
 	h.remember(result)
 	h.result.Store(result)
 	h.metrics.planned(result)
+	h.workloads.planned(result)
 	h.enqueue(result)
 	h.cfg.Planned(result)
 }

@@ -19,7 +19,7 @@ func newHubMetrics(registerer prometheus.Registerer, queued func() int) *hubMetr
 			Name: "oooi_plan_seconds", Help: "How long one plan of all objects took.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 8),
 		}),
-		writes:        prometheus.NewCounter(prometheus.CounterOpts{Name: "oooi_api_writes_total", Help: "Writes of children and statuses. None while nothing changes."}),
+		writes:        prometheus.NewCounter(prometheus.CounterOpts{Name: "oooi_api_writes_total", Help: "Writes of children, statuses and what belongs to VLAN pods. None while nothing changes."}),
 		writeFailures: prometheus.NewCounter(prometheus.CounterOpts{Name: "oooi_api_write_failures_total", Help: "Infras that could not be written, and are tried again."}),
 		conflicts: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "oooi_infra_left_out_attachments", Help: "Attachments of the Infra that are left out because of a conflict or a mistake.",
@@ -30,6 +30,13 @@ func newHubMetrics(registerer prometheus.Registerer, queued func() int) *hubMetr
 	}, func() float64 { return float64(queued()) })
 	registerer.MustRegister(m.planSeconds, m.writes, m.writeFailures, m.conflicts, queue)
 	return m
+}
+
+// watchUpgrades adds how many Infras wait for their turn to be upgraded.
+func (m *hubMetrics) watchUpgrades(registerer prometheus.Registerer, pending func() float64) {
+	registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "oooi_vlan_upgrade_pending", Help: "Infras whose VLAN pods still have to be upgraded. One goes at a time; the first that does not get ready stops the rest.",
+	}, pending))
 }
 
 func (m *hubMetrics) planned(result *plan.Result) {

@@ -183,6 +183,9 @@ func (h *Hub) servingOf(infra *plan.Infra) watch.Serving {
 	if held != nil {
 		s.Observed = append(s.Observed, *held)
 	}
+	if pods := h.workloads.condition(infra); pods != nil {
+		s.Observed = append(s.Observed, *pods)
+	}
 	judge := func(component v1alpha1.Component, wanted bool, conditions []metav1.Condition, ready *bool) {
 		c := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady)
 		switch {

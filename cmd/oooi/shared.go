@@ -3,26 +3,20 @@ package main
 import (
 	"context"
 	"crypto/ed25519"
-	"crypto/rand"
-	"errors"
-	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 
-	"github.com/google/renameio/v2"
+	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"golang.org/x/sync/errgroup"
-
+	"github.com/densityops/oooi/holder"
 	"github.com/densityops/oooi/serve"
 	"github.com/densityops/oooi/watch/kube"
 )
 
-// vlanPod is what a process has that shares a VLAN with others: one of them at a time is the holder of the server addresses.
-type vlanPod struct {
+// sharedVLAN is what a process has that shares a VLAN with others: one of them at a time is the holder of the server addresses.
+type sharedVLAN struct {
 	lease *kube.VLANLease
 	key   ed25519.PrivateKey
 	mark  *kube.PodMark // nil: this process does not run in a pod
@@ -30,12 +24,12 @@ type vlanPod struct {
 	changed chan struct{}
 }
 
-// openVLANPod prepares for sharing the VLAN of the Infra that --infra names.
-func (c *cluster) openVLANPod(config *rest.Config) (*vlanPod, error) {
+// shareVLAN prepares for sharing the VLAN of the Infra that --infra names.
+func (c *cluster) shareVLAN(config *rest.Config) (*sharedVLAN, error) {
 	infra := splitKey(c.settings.infra)
-	v := &vlanPod{changed: make(chan struct{}, 1)}
+	v := &sharedVLAN{changed: make(chan struct{}, 1)}
 	var err error
-	if v.key, err = vlanKey(c.settings.stateDir); err != nil {
+	if v.key, err = holder.LoadKey(c.settings.stateDir); err != nil {
 		return nil, err
 	}
 	if v.lease, err = kube.NewVLANLease(kube.VLANLeaseConfig{
@@ -52,7 +46,7 @@ func (c *cluster) openVLANPod(config *rest.Config) (*vlanPod, error) {
 }
 
 // shared is what the servers need of it.
-func (v *vlanPod) shared(identity, envoyAdmin string) *serve.Shared {
+func (v *sharedVLAN) shared(identity, envoyAdmin string) *serve.Shared {
 	return &serve.Shared{
 		Identity: identity, Key: v.key, Lock: v.lease, EnvoyAdmin: envoyAdmin,
 		Changed: func() {
@@ -65,7 +59,7 @@ func (v *vlanPod) shared(identity, envoyAdmin string) *serve.Shared {
 }
 
 // run keeps what the pods of a VLAN have in common, until ctx ends.
-func (v *vlanPod) run(ctx context.Context, group *errgroup.Group, holding func() bool) {
+func (v *sharedVLAN) run(ctx context.Context, group *errgroup.Group, holding func() bool) {
 	group.Go(func() error { return v.lease.Run(ctx) })
 	if v.mark != nil {
 		group.Go(func() error { return v.mark.Run(ctx, holding, v.changed) })
@@ -94,25 +88,4 @@ func (c *cluster) holding() bool {
 		}
 	}
 	return false
-}
-
-// vlanKey is the key that this process signs its frames on the VLAN with. It is kept, so that the others know a process
-// that was started again while the API is away.
-func vlanKey(stateDir string) (ed25519.PrivateKey, error) {
-	path := filepath.Join(stateDir, "vlan.key")
-	seed, err := os.ReadFile(path)
-	switch {
-	case err == nil && len(seed) == ed25519.SeedSize:
-		return ed25519.NewKeyFromSeed(seed), nil
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("state folder: %w", err)
-	}
-	_, key, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	if err := renameio.WriteFile(path, key.Seed(), 0o600); err != nil {
-		return nil, fmt.Errorf("state folder: %w", err)
-	}
-	return key, nil
 }

@@ -1,0 +1,680 @@
+package holder
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/densityops/oooi/dhcpserver/vlan"
+)
+
+const (
+	// tick is how often the engine looks at everything.
+	tick      = 50 * time.Millisecond
+	lookEvery = 100 * time.Millisecond
+	leadEvery = time.Second
+	// stopped is how long the engine may do nothing before it takes what it knows for old.
+	stopped = 500 * time.Millisecond
+	// getWithin, takeWithin and renewWithin bound what is asked of the lock.
+	getWithin   = 800 * time.Millisecond
+	takeWithin  = 800 * time.Millisecond
+	renewWithin = 3 * time.Second
+	// backWithin, and settleWithin for what was asked before it, bound the end of this process.
+	backWithin   = 80 * time.Millisecond
+	settleWithin = 20 * time.Millisecond
+	retryEvery   = time.Second
+	// successorWithin is how long a holder that leaves lets another pod take the record before it gives it back.
+	successorWithin = 80 * time.Millisecond
+	// leavingFor is how long a pod says that it left.
+	leavingFor = 5 * time.Second
+	// contestFirst and contestMost are for how long the record is left to a holder that took it without being heard.
+	contestFirst = 10 * time.Second
+	contestMost  = 10 * time.Minute
+)
+
+// engine is a running Holder. All of it belongs to one goroutine; the others only bring it what arrives.
+type engine struct {
+	*Holder
+	claim   Claim
+	events  chan any
+	workers sync.WaitGroup
+	quit    chan struct{}
+
+	turned    time.Duration // when the engine last did something
+	listening time.Duration
+
+	link   *vlan.Link
+	err    error // why the interface, or the wire, cannot be had
+	looked time.Duration
+	led    time.Duration
+	leads  error
+	wire   *vlan.Wire
+	broken bool // the wire failed
+
+	peers   *peers
+	counter uint64
+	hello   time.Duration // when the last was sent
+	leaving time.Duration // since when this pod says that it left
+
+	lock       lockState
+	healthy    error
+	tenure     *tenure
+	addrs      map[netip.Addr]*address
+	ever       map[netip.Addr]bool
+	strangers  map[netip.Addr]sighting
+	asked      time.Duration
+	lastAsk    time.Duration
+	contestAt  time.Duration
+	contestFor time.Duration
+	firstRun   bool // no tenure yet
+	since      time.Time
+	giveBack   time.Duration // when to give the record back; 0: not
+
+	memory   memory
+	memories chan memory
+}
+
+// heardFrame is a frame as it came.
+type heardFrame struct {
+	wire    *vlan.Wire
+	payload []byte
+	from    [6]byte
+}
+
+type heardARP struct {
+	wire     *vlan.Wire
+	sighting vlan.Sighting
+}
+
+type wireFailed struct {
+	wire *vlan.Wire
+	err  error
+}
+
+func newEngine(h *Holder) (*engine, error) {
+	e := &engine{
+		Holder: h, events: make(chan any, 64), quit: make(chan struct{}),
+		peers: newPeers(h.config.Identity, h.nonce),
+		addrs: map[netip.Addr]*address{}, ever: map[netip.Addr]bool{}, strangers: map[netip.Addr]sighting{},
+		firstRun: true, memories: make(chan memory, 1),
+	}
+	var err error
+	if e.memory, err = recall(h.config.StateDir); err != nil {
+		// It is written anew; without it addresses are probed as if they had never been held.
+		e.log.Error("what was remembered cannot be read", "error", err)
+	}
+	for _, addr := range e.memory.Addresses {
+		e.ever[addr] = true
+	}
+	var list []Peer
+	for name, key := range e.memory.Peers {
+		list = append(list, Peer{name, key})
+	}
+	e.peers.set(list)
+	return e, nil
+}
+
+func (e *engine) run(ctx context.Context) {
+	e.workers.Go(e.writeMemories)
+	defer func() {
+		close(e.quit)
+		if e.wire != nil {
+			_ = e.wire.Close() // nothing was written that closing could lose
+		}
+		e.lock.cancel()
+		e.workers.Wait()
+	}()
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	e.turned = vlan.Boottime()
+	for {
+		_, _, changed := e.config.Lock.Seen()
+		e.turn()
+		select {
+		case <-ctx.Done():
+			e.awake()
+			e.stop()
+			return
+		case event := <-e.events:
+			e.awake()
+			e.handle(event)
+			e.drain()
+		case <-changed:
+			e.awake()
+		case <-e.wake:
+			e.awake()
+		case <-ticker.C:
+			e.awake()
+		}
+	}
+}
+
+// drain handles what has arrived, up to a bound: what tenants send must not keep the engine from its addresses.
+func (e *engine) drain() {
+	for range cap(e.events) {
+		select {
+		case event := <-e.events:
+			e.handle(event)
+		default:
+			return
+		}
+	}
+}
+
+// awake finds out whether this process was stopped for a while, before anything is done on old knowledge.
+func (e *engine) awake() {
+	now := vlan.Boottime()
+	gap := now - e.turned
+	e.turned = now
+	if gap < stopped {
+		return
+	}
+	e.log.Warn("this process was stopped for a while", "for", gap.Round(time.Millisecond))
+	e.listening, e.asked = max(e.listening, now), 0
+	if e.tenure == nil {
+		return
+	}
+	holds := false
+	for _, a := range e.addrs {
+		switch {
+		case a.phase == held && now > a.until:
+			e.letGo("this process was stopped for too long")
+			return
+		case a.phase == held:
+			holds = true
+		case a.phase == probing:
+			e.startProbing(a, now)
+		}
+	}
+	if !holds {
+		e.letGo("this process was stopped for too long")
+	}
+}
+
+// turn brings everything to where it should be now.
+func (e *engine) turn() {
+	now := vlan.Boottime()
+	e.Holder.mu.Lock()
+	changed := !slices.Equal(e.claim.Addresses, e.Holder.claim.Addresses)
+	e.claim = e.Holder.claim
+	e.Holder.mu.Unlock()
+	if changed && e.wire != nil {
+		e.watch()
+	}
+	e.look(now)
+	e.see(now)
+	e.healthy = e.config.Healthy()
+
+	f := e.facts(now)
+	if other, is := f.other(); is && e.contestFor != 0 && f.fresh(f.peer(other)) {
+		e.contestFor, e.contestAt = 0, 0
+	}
+	v := decide(&f)
+	e.ask(v.ask, now)
+	switch v.act {
+	case take:
+		e.take(v.why)
+	case takeUnrecorded:
+		e.begin(tenure{
+			epoch: max(e.lock.record.Epoch, e.lock.epoch) + 1, careful: v.careful, began: now, previous: e.lock.record.Renewed,
+		}, v.why)
+	case letGo, handOver:
+		if v.robbed {
+			e.contestFor = min(max(contestFirst, 2*e.contestFor), contestMost)
+			e.contestAt = now + e.contestFor
+		}
+		e.letGo(v.why)
+		if v.act == handOver {
+			e.lock.cancel()
+			e.giveBack = now
+			if e.successor(now) {
+				e.giveBack += successorWithin
+			}
+		}
+	case stay:
+	}
+	if e.tenure != nil && !e.hold(now) {
+		e.letGo("this process was stopped for too long")
+	}
+	if t := e.tenure; t != nil && t.careful && !t.holds && e.nothingToHold() {
+		e.letGo("other hosts have all addresses")
+		e.listening = now + 2*refusedFor
+	}
+	e.lead(now)
+	e.askLock(now, v.ask)
+	if now-e.hello >= helloEvery {
+		e.sayHello()
+	}
+	e.remember()
+	e.publish()
+}
+
+func (e *engine) facts(now time.Duration) facts {
+	f := facts{
+		now: now, self: e.config.Identity,
+		wants: len(e.claim.Addresses) > 0, up: e.wire != nil, healthy: e.healthy == nil,
+		listening: e.listening,
+		known:     e.lock.known, record: e.lock.record, taken: e.lock.taken, renewed: e.lock.renewed, away: e.lock.away,
+		asked: e.asked, contest: e.contestAt, tenure: e.tenure, peers: e.peers.facts(),
+	}
+	if e.firstRun && e.link != nil {
+		f.leftover = slices.ContainsFunc(e.claim.Addresses, e.expiring)
+	}
+	return f
+}
+
+// expiring tells whether the interface has an address as the holder puts it there.
+func (e *engine) expiring(addr netip.Addr) bool {
+	return slices.ContainsFunc(e.link.Addresses, func(a vlan.Address) bool { return a.Addr() == addr && a.Bits() == 32 && a.Expires })
+}
+
+// look looks at the interface, opens its wire, and takes off what must not be there.
+func (e *engine) look(now time.Duration) {
+	if e.looked != 0 && now-e.looked < lookEvery && !e.broken {
+		return
+	}
+	e.looked = now
+	link, err := vlan.Look(e.config.Interface)
+	if err != nil && !errors.Is(err, vlan.ErrMissing) {
+		// The kernel could not say. What it said last may still be so.
+		e.err = err
+		return
+	}
+	if e.wire != nil && (err != nil || !link.Up || e.broken || link.Index != e.link.Index || !bytes.Equal(link.MAC, e.link.MAC)) {
+		_ = e.wire.Close() // nothing was written that closing could lose
+		e.wire = nil
+	}
+	if err == nil && e.link != nil && link.Index != e.link.Index && e.tenure != nil {
+		e.letGo("the VLAN interface is another one")
+	}
+	if err != nil {
+		if e.tenure == nil {
+			e.link = nil
+		}
+		e.err = err
+		return
+	}
+	e.link, e.err = link, nil
+	if e.wire == nil && link.Up {
+		if e.wire, e.err = vlan.OpenWire(link, frameMagic); e.err == nil {
+			e.opened(now)
+		}
+	}
+	e.broken = false
+	for _, a := range link.Addresses {
+		if !a.Expires || a.Bits() != 32 || !e.ever[a.Addr()] && !slices.Contains(e.claim.Addresses, a.Addr()) {
+			continue
+		}
+		kept := e.addrs[a.Addr()]
+		mayBeOurs := e.firstRun && (!e.lock.known || e.lock.record.Holder == e.config.Identity)
+		if e.tenure != nil && kept != nil && kept.phase == held || e.tenure == nil && mayBeOurs {
+			continue
+		}
+		e.drop(a.Addr())
+	}
+}
+
+func (e *engine) opened(now time.Duration) {
+	wire := e.wire
+	e.watch()
+	e.listening, e.asked, e.hello = max(e.listening, now), 0, 0
+	e.workers.Go(func() {
+		for {
+			s, err := wire.ReceiveARP()
+			if err != nil {
+				e.bring(wireFailed{wire, err})
+				return
+			}
+			e.bring(heardARP{wire, s})
+		}
+	})
+	e.workers.Go(func() {
+		buf := make([]byte, maxFrame+1)
+		for {
+			n, from, err := wire.ReceiveFrame(buf)
+			if err != nil {
+				e.bring(wireFailed{wire, err})
+				return
+			}
+			e.bring(heardFrame{wire, slices.Clone(buf[:n]), from})
+		}
+	})
+}
+
+func (e *engine) bring(event any) {
+	select {
+	case e.events <- event:
+	case <-e.quit:
+	}
+}
+
+func (e *engine) watch() {
+	if err := e.wire.Watch(e.claim.Addresses[:min(len(e.claim.Addresses), vlan.MaxWatched)]); err != nil {
+		e.sent(err)
+	}
+}
+
+// sent takes note of what came of sending.
+func (e *engine) sent(err error) {
+	if err != nil && !e.broken {
+		e.log.Debug("cannot send on the VLAN", "error", err)
+		// A full queue passes, a lost interface does not: in both cases the wire is opened anew.
+		e.broken = true
+	}
+}
+
+func (e *engine) handle(event any) {
+	now := vlan.Boottime()
+	switch event := event.(type) {
+	case heardARP:
+		if event.wire == e.wire {
+			e.sighted(event.sighting, now)
+		}
+	case heardFrame:
+		if event.wire != e.wire {
+			return
+		}
+		result := e.peers.hear(event.payload, event.from, now)
+		if result == resultNotEchoedAndNonce && now-e.hello >= tick {
+			e.sayHello() // it waits for our echo
+		}
+		e.metrics.heard.WithLabelValues(strings.TrimSuffix(result, "_new")).Inc()
+	case wireFailed:
+		if event.wire == e.wire {
+			e.log.Debug("the VLAN is not heard any more", "error", event.err)
+			e.broken = true
+		}
+	case answer:
+		e.answered(event, now)
+	}
+}
+
+// ours tells whether a MAC is that of another pod of this Infra.
+func (e *engine) ours(mac [6]byte) bool {
+	return e.lock.record.Holder != e.config.Identity && bytes.Equal(e.lock.record.MAC, mac[:]) || e.peers.has(mac)
+}
+
+// ask asks by ARP who has the addresses, while it is to be known.
+func (e *engine) ask(wanted bool, now time.Duration) {
+	if !wanted || e.wire == nil {
+		e.asked = 0
+		return
+	}
+	if now-e.lastAsk < askEvery {
+		return
+	}
+	e.lastAsk = now
+	if e.asked == 0 {
+		e.asked = now
+	}
+	for _, addr := range e.claim.Addresses {
+		if e.ever[addr] {
+			e.sent(e.wire.Ask(addr))
+		}
+	}
+}
+
+// begin begins a tenure.
+func (e *engine) begin(t tenure, why string) {
+	e.tenure, e.firstRun, e.leaving, e.giveBack, e.since = &t, false, 0, 0, time.Now()
+	e.lock.epoch = max(e.lock.epoch, t.epoch)
+	e.log.Info("taking the addresses", "because", why, "epoch", t.epoch, "recorded", t.recorded)
+	e.metrics.holding.Set(1)
+	e.metrics.changes.WithLabelValues("taken").Inc()
+	e.claimAll(vlan.Boottime(), t.began+claimWithin)
+	clear(e.strangers)
+	e.lead(t.began)
+	e.sayHello()
+}
+
+// letGo ends the tenure: the addresses are off when it returns, and the others told so.
+func (e *engine) letGo(why string) {
+	if e.tenure == nil {
+		return
+	}
+	for addr, a := range e.addrs {
+		if a.phase == held {
+			e.drop(addr)
+		}
+	}
+	e.log.Info("let the addresses go", "because", why, "epoch", e.tenure.epoch)
+	said := e.tenure.said()
+	e.tenure, e.since = nil, time.Time{}
+	clear(e.addrs)
+	e.metrics.holding.Set(0)
+	e.metrics.changes.WithLabelValues("let_go").Inc()
+	if said {
+		e.leaving = vlan.Boottime()
+		e.sayHello()
+	}
+}
+
+// successor tells whether another pod could take over now.
+func (e *engine) successor(now time.Duration) bool {
+	f := facts{now: now}
+	return slices.ContainsFunc(e.peers.facts(), func(p peerFacts) bool { return f.fresh(&p) && p.healthy })
+}
+
+func (e *engine) lead(now time.Duration) {
+	if e.tenure == nil || !e.tenure.holds {
+		e.leads, e.led = nil, 0
+		return
+	}
+	if e.led == 0 || now-e.led >= leadEvery {
+		e.led = now
+		e.leads = e.link.Lead(e.claim.CIDR)
+	}
+}
+
+func (e *engine) sayHello() {
+	if e.wire == nil {
+		return
+	}
+	now := vlan.Boottime()
+	e.hello = now
+	e.counter++
+	f := frame{nonce: e.nonce, counter: e.counter, mac: [6]byte(e.link.MAC), name: e.config.Identity, echoes: e.peers.echoes(now)}
+	if e.healthy == nil && len(e.claim.Addresses) > 0 {
+		f.flags |= flagHealthy
+	}
+	if t := e.tenure; t != nil && t.said() {
+		f.flags |= flagHolding
+		f.epoch = t.epoch
+		if t.recorded {
+			f.flags |= flagRecorded
+		}
+	} else if e.leaving != 0 && now-e.leaving < leavingFor {
+		f.flags |= flagLeaving
+	}
+	e.sent(e.wire.SendFrame(f.sign(e.config.Key)))
+}
+
+// errStopping keeps a pod that ends from being taken for a successor.
+var errStopping = errors.New("this pod is being stopped")
+
+// stop lets go for good: the addresses first, then the word to the others, then the record. None of it may hold up the end.
+func (e *engine) stop() {
+	e.healthy = errStopping
+	held := e.tenure != nil
+	e.letGo("this pod is being stopped")
+	if !held {
+		e.sayHello()
+	}
+	e.publish()
+	if began := vlan.Boottime(); e.successor(began) {
+		e.awaitSuccessor(began)
+	}
+	e.lock.cancel()
+	e.await(settleWithin, func() bool { return !e.lock.busy })
+	e.giveBack = 1
+	e.await(backWithin, func() bool {
+		if !e.lock.busy && e.giveBack != 0 {
+			e.askLock(vlan.Boottime(), false)
+		}
+		return !e.lock.busy
+	})
+}
+
+// await handles events until something is done, or until a time has passed.
+func (e *engine) await(within time.Duration, done func() bool) {
+	timeout := time.NewTimer(within)
+	defer timeout.Stop()
+	for !done() {
+		select {
+		case event := <-e.events:
+			e.handle(event)
+		case <-timeout.C:
+			return
+		}
+	}
+}
+
+func (e *engine) awaitSuccessor(began time.Duration) {
+	timeout, again := time.NewTimer(successorWithin), time.NewTicker(successorWithin/4)
+	defer timeout.Stop()
+	defer again.Stop()
+	for {
+		now := vlan.Boottime()
+		_, _, changed := e.config.Lock.Seen()
+		e.see(now)
+		f := facts{now: now}
+		holds := func(p peerFacts) bool { return f.fresh(&p) && p.holding && p.held > began }
+		if e.lock.record.Holder != e.config.Identity || slices.ContainsFunc(e.peers.facts(), holds) {
+			return
+		}
+		select {
+		case event := <-e.events:
+			e.handle(event)
+		case <-changed:
+		case <-again.C:
+			e.sayHello() // a frame can be lost
+		case <-timeout.C:
+			return
+		}
+	}
+}
+
+// remember has the state folder written when what is to be remembered has changed.
+func (e *engine) remember() {
+	if e.config.StateDir == "" {
+		return
+	}
+	r := &e.lock.record
+	m := memory{Addresses: e.everHeld(), Peers: e.memory.Peers}
+	if e.lock.known {
+		m.Known, m.Holder, m.Epoch, m.MAC = true, r.Holder, r.Epoch, r.MAC.String()
+		m.Renewed = e.memory.Renewed
+		if m.Holder != e.memory.Holder || m.Epoch != e.memory.Epoch || r.Renewed.Sub(m.Renewed) > time.Minute {
+			m.Renewed = r.Renewed
+		}
+	} else {
+		m.Known, m.Holder, m.Epoch, m.MAC, m.Renewed = e.memory.Known, e.memory.Holder, e.memory.Epoch, e.memory.MAC, e.memory.Renewed
+	}
+	if e.lock.peers != nil {
+		m.Peers = e.lock.peers
+	}
+	if reflect.DeepEqual(m, e.memory) {
+		return
+	}
+	e.memory = m
+	select {
+	case <-e.memories: // the newer one replaces it
+	default:
+	}
+	e.memories <- m
+}
+
+func (e *engine) writeMemories() {
+	write := func(m memory) {
+		if err := m.remember(e.config.StateDir); err != nil {
+			e.log.Error("cannot be remembered", "error", err)
+		}
+	}
+	for {
+		select {
+		case m := <-e.memories:
+			write(m)
+		case <-e.quit:
+			select {
+			case m := <-e.memories:
+				write(m)
+			default:
+			}
+			return
+		}
+	}
+}
+
+// publish shows the state.
+func (e *engine) publish() {
+	s := State{Holder: e.lock.record.Holder, Epoch: e.lock.record.Epoch, HeldAddresses: e.heldAddresses(), Problems: e.problems()}
+	if t := e.tenure; t != nil && t.said() {
+		s.Holding, s.Holder, s.Epoch, s.Since, s.PreviousRenewed = true, e.config.Identity, t.epoch, e.since, t.previous
+	} else {
+		f := facts{now: vlan.Boottime()}
+		for _, p := range e.peers.facts() {
+			if f.fresh(&p) && p.holding {
+				s.Holder, s.Epoch = p.name, p.epoch
+			}
+		}
+	}
+	e.Holder.mu.Lock()
+	changed := !reflect.DeepEqual(s, e.state)
+	e.state = s
+	e.Holder.mu.Unlock()
+	if changed && e.config.Changed != nil {
+		e.config.Changed()
+	}
+}
+
+func (e *engine) problems() []Problem {
+	var list []Problem
+	name := e.config.Interface
+	if p, is := interfaceProblem(name, e.link, e.err); is {
+		list = append(list, p)
+	}
+	if e.leads != nil {
+		list = append(list, Problem{InterfaceUnusable, e.leads.Error()})
+	}
+	if e.link != nil {
+		foreign := slices.DeleteFunc(slices.Clone(e.link.Addresses), func(a vlan.Address) bool { return a.Bits() == 32 && a.Expires })
+		if len(foreign) > 0 {
+			list = append(list, foreignAddresses(name, foreign))
+		}
+	}
+	if n := len(e.claim.Addresses); n > vlan.MaxWatched {
+		list = append(list, Problem{InterfaceUnusable, fmt.Sprintf("interface %s: %d addresses are wanted: at most %d are watched", name, n, vlan.MaxWatched)})
+	}
+	if e.healthy != nil {
+		list = append(list, Problem{NotHealthy, e.healthy.Error()})
+	}
+	if e.tenure != nil {
+		if !e.tenure.recorded {
+			list = append(list, Problem{NoLease, "the addresses are held without the Lease, which cannot be had: the API does not answer, and no other pod is heard on the VLAN"})
+		}
+		for addr, a := range e.addrs {
+			switch {
+			case a.err != nil:
+				list = append(list, Problem{InterfaceUnusable, a.err.Error()})
+			case a.phase == refused:
+				list = append(list, inUse(name, addr, a.stranger))
+			case a.phase == held && a.seen != 0:
+				list = append(list, contested(name, addr, a.stranger))
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b Problem) int {
+		return strings.Compare(a.Reason+"\x00"+a.Message, b.Reason+"\x00"+b.Message)
+	})
+	return list
+}
+
+func macString(mac [6]byte) string { return net.HardwareAddr(mac[:]).String() }

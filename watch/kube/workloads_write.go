@@ -1,0 +1,315 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	"github.com/densityops/oooi/api/v1alpha1"
+	"github.com/densityops/oooi/deploy/workload"
+)
+
+// notOursError is about an object of a name that is needed, which belongs to somebody else.
+type notOursError struct {
+	key workloadKey
+	of  string
+}
+
+func (e *notOursError) Error() string {
+	return fmt.Sprintf("%s belongs to %s: delete it, or give the Infra another name", e.key, e.of)
+}
+
+// errBehind: the watch does not show yet what the API server has.
+var errBehind = errors.New("the watch is behind")
+
+func isBehind(err error) bool { return errors.Is(err, errBehind) }
+
+// appliedObject is an object as this process left it, or found it to be as it is wanted.
+type appliedObject struct {
+	uid types.UID
+	// version is the generation, or the resourceVersion of a kind that has none: it moves when somebody edits the object.
+	version string
+	// before and after are the resourceVersions around the write, and events is how many the watch had shown before it.
+	before, after string
+	events        int64
+	at            time.Time
+}
+
+// write brings what belongs to one Infra to what is wanted. One object that cannot be written holds up no other one,
+// except that pods wait for all that they need.
+func (w *workloads) write(ctx context.Context, key types.NamespacedName) error {
+	w.mu.Lock()
+	want := w.infras[key]
+	w.mu.Unlock()
+	switch {
+	case want == nil:
+		return w.removeOrphans(ctx, key)
+	case want.deleting():
+		return nil // owner references and removeOrphans take everything away
+	case want.err != nil:
+		return want.err
+	}
+	var errs []error
+	lacking := false
+	for _, object := range want.objects {
+		if object.isDeployment() && (lacking || w.waits(key, object)) {
+			continue
+		}
+		err := w.writeObject(ctx, want, object)
+		lacking = lacking || err != nil && object.isNeededByPods()
+		errs = append(errs, err)
+	}
+	return errors.Join(append(errs, w.removeUnwanted(ctx, want))...)
+}
+
+// writeObject applies one object, unless it is there as it is wanted.
+func (w *workloads) writeObject(ctx context.Context, want *wantedInfra, object *wantedObject) error {
+	w.mu.Lock()
+	there, events := w.there[object.key], w.events[object.key]
+	last := w.applied[object.key]
+	awaited := w.awaits(object.key)
+	w.mu.Unlock()
+	if awaited {
+		w.queue.AddAfter(client.ObjectKeyFromObject(want.infra), cachePatience)
+		return nil
+	}
+	uid := types.UID("")
+	if there != nil {
+		if err := ownedBy(want.infra, object, there); err != nil {
+			return err
+		}
+		if !there.GetDeletionTimestamp().IsZero() {
+			return nil // it is made anew when it is gone
+		}
+		if object.isIn(there, last) {
+			w.noteSeen(object.key, there)
+			return nil
+		}
+		uid = there.GetUID()
+	} else {
+		// The watch sees what has our label. What has it no longer, or never had it, is not to be overwritten unseen.
+		unseen, err := w.find(ctx, object)
+		if err != nil {
+			return err
+		}
+		if unseen != nil {
+			if err := ownedBy(want.infra, object, unseen); err != nil {
+				return err
+			}
+			if !unseen.GetDeletionTimestamp().IsZero() {
+				return fmt.Errorf("%s is being deleted", object.key)
+			}
+			uid = unseen.GetUID()
+		}
+	}
+	return w.apply(ctx, want, object, there, uid, events)
+}
+
+// awaits tells whether the watch has still to show that an object was written. The lock is held.
+func (w *workloads) awaits(key workloadKey) bool {
+	a, written := w.applied[key]
+	return written && a.before != a.after && a.events == w.events[key] && w.clock().Sub(a.at) < cachePatience
+}
+
+// ownedBy is nil for an object that is this Infra's to write: the Infra controls it, or shares it, or nobody controls it and
+// its labels say that it is this Infra's, or shared.
+func ownedBy(infra *v1alpha1.Infra, wanted *wantedObject, there client.Object) error {
+	controller := metav1.GetControllerOfNoCopy(there)
+	switch {
+	case controller != nil && controller.UID == infra.UID:
+		return nil
+	case controller != nil && controller.Kind == "Infra" && controller.Name == infra.Name && wanted.isControlled():
+		return fmt.Errorf("%s belongs to an Infra of this name that is gone: it is written anew when the garbage collector has taken it away", wanted.key)
+	case controller != nil:
+		return &notOursError{wanted.key, controller.Kind + " " + controller.Name}
+	}
+	if !wanted.isControlled() && slices.ContainsFunc(there.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.UID == infra.UID }) {
+		return nil
+	}
+	labels := []string{v1alpha1.LabelInfra, v1alpha1.LabelInfraNamespace}
+	if wanted.object.GetLabels()[v1alpha1.LabelInfra] == "" {
+		labels = []string{workload.LabelManagedBy, v1alpha1.LabelInfra}
+	}
+	for _, label := range labels {
+		if there.GetLabels()[label] != wanted.object.GetLabels()[label] {
+			return &notOursError{wanted.key, "somebody else, by its labels"}
+		}
+	}
+	return nil
+}
+
+// find looks for an object in the API server itself; nil: there is none. Listing needs no right that the watch does not need.
+func (w *workloads) find(ctx context.Context, object *wantedObject) (*metav1.PartialObjectMetadata, error) {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(object.gvk.GroupVersion().WithKind(object.gvk.Kind + "List"))
+	err := w.client.List(ctx, list, client.InNamespace(object.key.Namespace), client.MatchingFields{metav1.ObjectNameField: object.key.Name})
+	if err != nil {
+		return nil, fmt.Errorf("look for %s: %w", object.key, err)
+	}
+	if len(list.Items) == 0 {
+		return nil, nil
+	}
+	return &list.Items[0], nil
+}
+
+// apply applies an object: over the one of that UID and no other one, or, without a UID, where there is none.
+func (w *workloads) apply(ctx context.Context, want *wantedInfra, object *wantedObject, there client.Object, uid types.UID, events int64) error {
+	u := &unstructured.Unstructured{Object: object.contentFor(there)}
+	options := []client.ApplyOption{client.FieldOwner(workload.FieldOwner(want.infra, object.object))}
+	if uid != "" {
+		u.SetUID(uid)
+		options = append(options, client.ForceOwnership)
+	}
+	now := w.clock()
+	err := w.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), options...)
+	w.metrics.writes.Inc()
+	switch {
+	case apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return nil // the namespace is not there yet, or going
+	case apierrors.IsConflict(err):
+		return fmt.Errorf("%s: %w: %w", object.key, errBehind, err) // gone, made anew, or made by somebody just now
+	case err != nil:
+		return fmt.Errorf("apply %s: %w", object.key, err)
+	}
+	before := ""
+	if there != nil {
+		before = there.GetResourceVersion()
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.applied[object.key] = appliedObject{uid: u.GetUID(), version: versionOf(u), before: before, after: u.GetResourceVersion(), events: events, at: now}
+	w.wrote[client.ObjectKeyFromObject(want.infra)] = now
+	return nil
+}
+
+// noteSeen remembers that an object is as it is wanted.
+func (w *workloads) noteSeen(key workloadKey, there client.Object) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.applied[key].uid != there.GetUID() {
+		w.applied[key] = appliedObject{uid: there.GetUID(), version: versionOf(there)}
+	}
+}
+
+// removeUnwanted takes away what an Infra wanted once and wants no longer.
+func (w *workloads) removeUnwanted(ctx context.Context, want *wantedInfra) error {
+	infra := client.ObjectKeyFromObject(want.infra)
+	var errs []error
+	for _, object := range w.snapshot() {
+		key := w.keyOf(object)
+		if want.byKey[key] != nil || !object.GetDeletionTimestamp().IsZero() {
+			continue
+		}
+		switch {
+		case metav1.IsControlledBy(object, want.infra), belongsElsewhere(object, infra):
+			errs = append(errs, w.remove(ctx, object))
+		case slices.ContainsFunc(object.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.UID == want.infra.UID }):
+			errs = append(errs, w.letGo(ctx, want, object))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// belongsElsewhere tells of an object outside the namespace of its Infra whether it is this Infra's.
+func belongsElsewhere(object client.Object, infra types.NamespacedName) bool {
+	l := object.GetLabels()
+	return l[v1alpha1.LabelInfraNamespace] == infra.Namespace && l[v1alpha1.LabelInfra] == v1alpha1.LabelValue(infra.Name)
+}
+
+// snapshot is all objects, in order.
+func (w *workloads) snapshot() []client.Object {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	keys := slices.SortedFunc(maps.Keys(w.there), func(a, b workloadKey) int {
+		if a.kind != b.kind {
+			if a.kind < b.kind {
+				return -1
+			}
+			return 1
+		}
+		return compareNames(a.NamespacedName, b.NamespacedName)
+	})
+	objects := make([]client.Object, len(keys))
+	for i, key := range keys {
+		objects[i] = w.there[key]
+	}
+	return objects
+}
+
+// remove deletes one object, and no other one of its name.
+func (w *workloads) remove(ctx context.Context, object client.Object) error {
+	uid := object.GetUID()
+	err := w.client.Delete(ctx, object, client.Preconditions{UID: &uid})
+	w.metrics.writes.Inc()
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // gone, or another one by now
+		return fmt.Errorf("delete %s: %w", w.keyOf(object), err)
+	}
+	return nil
+}
+
+// letGo takes an Infra from the owners of an object that it shares; one without other owners is deleted.
+func (w *workloads) letGo(ctx context.Context, want *wantedInfra, object client.Object) error {
+	if len(object.GetOwnerReferences()) == 1 {
+		return w.remove(ctx, object)
+	}
+	gvk, err := apiutil.GVKForObject(object, w.client.Scheme())
+	if err != nil {
+		return err
+	}
+	// Applying nothing takes away the fields that nobody else applies.
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(gvk)
+	u.SetNamespace(object.GetNamespace())
+	u.SetName(object.GetName())
+	u.SetUID(object.GetUID())
+	err = w.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(workload.FieldOwner(want.infra, object)), client.ForceOwnership)
+	w.metrics.writes.Inc()
+	if err != nil && !apierrors.IsConflict(err) {
+		return fmt.Errorf("let go of %s: %w", w.keyOf(object), err)
+	}
+	return nil
+}
+
+// removeOrphans takes away what an Infra that is gone left in other namespaces, where nothing can be owned. That the Infra
+// is gone is what the API says, not the watch.
+func (w *workloads) removeOrphans(ctx context.Context, infra types.NamespacedName) error {
+	if w.only.Name != "" && v1alpha1.LabelValue(infra.Name) != v1alpha1.LabelValue(w.only.Name) {
+		return nil
+	}
+	orphans := slices.DeleteFunc(w.snapshot(), func(o client.Object) bool {
+		return !belongsElsewhere(o, infra) || !o.GetDeletionTimestamp().IsZero()
+	})
+	if len(orphans) == 0 {
+		return nil
+	}
+	var infras v1alpha1.InfraList
+	if err := w.client.List(ctx, &infras, client.InNamespace(infra.Namespace)); err != nil {
+		return fmt.Errorf("look for Infra %s: %w", infra, err)
+	}
+	if slices.ContainsFunc(infras.Items, func(i v1alpha1.Infra) bool { return belongsElsewhere(orphans[0], client.ObjectKeyFromObject(&i)) }) {
+		return nil
+	}
+	var errs []error
+	for _, object := range orphans {
+		errs = append(errs, w.remove(ctx, object))
+	}
+	return errors.Join(errs...)
+}
+
+// deployment is an Infra's as it is there; nil: there is none. The lock is held.
+func (w *workloads) deployment(infra types.NamespacedName) *appsv1.Deployment {
+	there, _ := w.there[workloadKey{"Deployment", types.NamespacedName{Namespace: infra.Namespace, Name: v1alpha1.VLANName(infra.Name)}}].(*appsv1.Deployment)
+	return there
+}
