@@ -54,6 +54,24 @@ func testEdits(t *testing.T, p *page) {
 			within(t, "the edit to be put back", asBefore(edit.child), p.owned(edit.child, infra), p.untouched("a"), p.wholly())
 		})
 	}
+	t.Run("an added list of a child that changes all the time", func(t *testing.T) {
+		failures := p.writeFailures(t)
+		changing, stop := context.WithCancel(t.Context())
+		stopped := make(chan error, 1)
+		go func() { stopped <- p.changeStatus(changing, dhcp) }()
+		for range 3 {
+			p.patch(t, dhcp, `{"spec":{"options":[{"code":66,"value":"192.0.2.66"}]}}`)
+			within(t, "the edit to be put back", asBefore(dhcp))
+		}
+		stop()
+		if err := <-stopped; err != nil {
+			t.Fatal(err)
+		}
+		if now := p.writeFailures(t); now != failures {
+			t.Errorf("%v writes failed", now-failures)
+		}
+		within(t, "everything as before", asBefore(dhcp), p.untouched("a"), p.wholly())
+	})
 	for _, edit := range []struct {
 		name   string
 		object *unstructured.Unstructured
@@ -116,6 +134,31 @@ func testEdits(t *testing.T, p *page) {
 		p.patch(t, ours("Infra", infra), `{"spec":{"infraComponents":{"dhcp":{"enabled":true}}}}`)
 		within(t, "the DHCPServer to be back", asBefore(dhcp), p.wholly())
 	})
+}
+
+// changeStatus writes the status of a DHCPServer, as one that serves does, as fast as it can and until ctx ends.
+func (s *site) changeStatus(ctx context.Context, child *unstructured.Unstructured) error {
+	resource, err := s.Resource(child)
+	if err != nil {
+		return err
+	}
+	for n := 0; ctx.Err() == nil; n++ {
+		patch := fmt.Appendf(nil, `{"status":{"totalLeases":%d}}`, n)
+		if _, err := resource.Patch(ctx, child.GetName(), types.MergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeFailures is how often the process could not write an Infra.
+func (p *page) writeFailures(t *testing.T) float64 {
+	t.Helper()
+	text, err := p.oooi.Get(t.Context(), "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return metric(t, text, "oooi_api_write_failures_total")
 }
 
 // owned is a condition: a child is controlled by its Infra, and by nobody else.

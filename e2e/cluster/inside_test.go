@@ -54,7 +54,7 @@ func testInside(t *testing.T, p *page) {
 			t.Fatal(err)
 		}
 		for _, want := range []string{
-			"oooi_plan_seconds_count", "oooi_write_queue_length", `oooi_infra_sources_disputed{infra="clusters/tenant-vlan100"} 0`, "oooi_api_writes_total", "oooi_api_write_failures_total",
+			"oooi_plan_seconds_count", "oooi_write_queue_length", `oooi_infra_sources_disputed{infra="clusters/tenant-vlan100"} 0`, "oooi_api_writes_total", "oooi_api_write_failures_total 0",
 			`oooi_infra_left_out_attachments{infra="clusters/tenant-vlan100"} 0`,
 			`oooi_attachment_sources{attachment="clusters/example-hcp-a",infra="clusters/tenant-vlan100"} 1`,
 			`oooi_attachment_newest_source_age_seconds{attachment="clusters/example-hcp-a",infra="clusters/tenant-vlan100"}`,

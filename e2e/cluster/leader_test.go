@@ -230,7 +230,7 @@ status:
 func TestLeaders(t *testing.T) {
 	t.Parallel()
 	s := newSite(t).withNeighbours(t)
-	s.deploy(t)
+	s.deploy(t, byHand)
 	first, second := s.newHub(t).start(t), s.newHub(t)
 	within(t, "the first hub to lead", first.leads(true))
 	second.start(t)

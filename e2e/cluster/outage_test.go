@@ -86,7 +86,7 @@ func TestAPIAway(t *testing.T) {
 		t.Run(way.name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t).withNeighbours(t)
-			s.deploy(t)
+			s.deploy(t, byHand)
 			hub, serving := s.newHub(t).start(t), s.newServing(t)
 			w := s.serveTwoClusters(t, serving)
 			v := w.vlan
@@ -180,7 +180,7 @@ func (p *process) listens(v vlan) []string {
 func TestStartWithoutAPI(t *testing.T) {
 	t.Parallel()
 	s := newSite(t).withNeighbours(t)
-	s.deploy(t)
+	s.deploy(t, byHand)
 	hub := s.newHub(t).start(t)
 	v := s.vlan(1)
 	s.apply(t, s.page(t, v), s.neighbours(t, v))
@@ -293,7 +293,7 @@ func (p *process) servesNothing(t *testing.T, v vlan, saved string) {
 func TestWatchesExpire(t *testing.T) {
 	t.Parallel()
 	s := newSite(t).withNeighbours(t)
-	s.deploy(t)
+	s.deploy(t, byHand)
 	hub, serving := s.newHub(t).start(t), s.newServing(t)
 	w := s.serveTwoClusters(t, serving)
 	v := w.vlan
@@ -413,7 +413,7 @@ func newSlowLink(t *testing.T, to string, bytesPerSecond int) *slowLink {
 func TestSlowLists(t *testing.T) {
 	t.Parallel()
 	s := newSite(t).withNeighbours(t)
-	s.deploy(t)
+	s.deploy(t, byHand)
 	hub, serving := s.newHub(t).start(t), s.newServing(t)
 	w := s.serveTwoClusters(t, serving)
 	stop := w.asking(t, true)

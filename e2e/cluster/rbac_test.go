@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -54,7 +55,7 @@ func deployed(t *testing.T, folder string) []byte {
 	return []byte(text)
 }
 
-// byHand is the account of servers that no hub started, in the namespace of the example: as the hub makes it for VLAN pods.
+// byHand is the account of servers that no hub starts, in the namespace of the example: as the hub makes it for VLAN pods.
 const byHand = `
 {apiVersion: v1, kind: ServiceAccount, metadata: {name: oooi-vlan, namespace: clusters}}
 ---
@@ -65,10 +66,14 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: oooi-vla
 subjects: [{kind: ServiceAccount, name: oooi-vlan, namespace: clusters}]
 `
 
-// deploy applies what deploy ships, for the namespace of the example.
-func (s *site) deploy(t *testing.T) {
+// deploy applies what deploy ships, and the namespace of the example. Then it applies more.
+func (s *site) deploy(t *testing.T, more ...string) {
 	t.Helper()
-	for _, manifests := range [][]byte{deployed(t, "."), []byte(byHand)} {
+	manifests := [][]byte{deployed(t, "."), []byte(namespace("clusters"))}
+	for _, text := range more {
+		manifests = append(manifests, []byte(text))
+	}
+	for _, manifests := range manifests {
 		if _, err := s.Apply(t.Context(), "admin", manifests); err != nil {
 			t.Fatal(err)
 		}
@@ -85,6 +90,24 @@ func (s *site) newHub(t *testing.T) *process {
 	return s.newProcess(t, "--kubeconfig", kubeconfig, "--roles", "reconcile")
 }
 
+// hubOfPod makes one that believes to run in one of the pods that the Deployment of the hub has made, so that it writes VLAN
+// pods.
+func (s *site) hubOfPod(t *testing.T) *process {
+	t.Helper()
+	hub := s.newHub(t)
+	within(t, "a pod of the hub", func(ctx context.Context) error {
+		pods, err := s.Dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).Namespace("oooi-system").List(ctx, metav1.ListOptions{})
+		if err == nil && len(pods.Items) == 0 {
+			err = errors.New("there is none")
+		}
+		if err == nil {
+			hub.env = []string{"POD_NAMESPACE=oooi-system", "POD_NAME=" + pods.Items[0].GetName()}
+		}
+		return err
+	})
+	return hub
+}
+
 // newServing makes a process that has the rights and the roles of a VLAN's pod.
 func (s *site) newServing(t *testing.T) *process {
 	t.Helper()
@@ -99,16 +122,40 @@ func (s *site) newServing(t *testing.T) *process {
 func TestRolesOfDeploy(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, checkOwners).withNeighbours(t)
+	if err := s.ControllerManager.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	s.deploy(t)
 	v := s.vlan(1)
 	s.startBackends(t, "example-hcp-a", 1)
 	s.startBackends(t, "example-hcp-b", 2)
-	hub, serving := s.newHub(t).start(t), s.newServing(t)
-	s.apply(t, s.page(t, v), s.neighbours(t, v))
+	hub := s.hubOfPod(t).start(t)
+	neighbours := s.neighbours(t, v)
+	s.apply(t, s.page(t, v), strings.Replace(neighbours, documents(neighbours, "kind: Service\n", "tenant-vlan100-proxy"), "", 1))
+	s.startPods(t)
+	const clusterA, clusterB = "clusters-example-hcp-a", "clusters-example-hcp-b"
 	within(t, "the hub alone",
 		s.says("Infra", infra, v1alpha1.ConditionReady, "False NotServing"),
-		s.says("InfraClusterAttachment", "clusters/example-hcp-a", v1alpha1.ConditionReady, "True Ready"))
+		s.says("InfraClusterAttachment", "clusters/example-hcp-a", v1alpha1.ConditionReady, "True Ready"),
+		s.podsReady(infra, "oooi:latest"), each(workloads(infra, clusterA, clusterB), s.there))
+	enable := func(dhcp, dns, proxy bool) {
+		t.Helper()
+		s.patch(t, ours("Infra", infra), fmt.Sprintf(
+			`{"spec": {"infraComponents": {"dhcp": {"enabled": %t}, "dns": {"enabled": %t}, "proxy": {"enabled": %t}}}}`, dhcp, dns, proxy))
+	}
+	// All that belongs to the VLAN pods goes, is edited, and goes with its Infra.
+	enable(false, false, false)
+	within(t, "nothing to be asked for", each(workloads(infra, clusterA, clusterB), s.gone))
+	enable(true, true, true)
+	within(t, "the VLAN pods again", s.podsReady(infra, "oooi:latest"), each(workloads(infra, clusterA, clusterB), s.there))
+	s.patch(t, deployment(infra), `{"spec": {"replicas": 7}}`)
+	within(t, "the edit put back", s.podsReady(infra, "oooi:latest"))
+	s.apply(t, s.plainInfra("brief", s.vlan(2)), strings.Replace(plainAttachment("brief", "hcp"), "spec: {", "spec: {controlPlaneNamespace: elsewhere, ", 1), namespace("elsewhere"))
+	within(t, "another Infra", each(workloads("brief/brief", "elsewhere"), s.there))
+	s.remove(t, ours("Infra", "brief/brief"))
+	within(t, "its end", each(workloads("brief/brief", "elsewhere"), s.gone))
 
+	serving := s.newServing(t)
 	serving.start(t)
 	s.startEnvoy(t, serving, infra, "envoy-1")
 	serves := []func(context.Context) error{
@@ -129,16 +176,11 @@ func TestRolesOfDeploy(t *testing.T) {
 		s.lacks("ProxyServer", infra+"-proxy", "spec", "managerImage"), s.lacks("DHCPServer", infra+"-dhcp", "spec", "options"))...)
 
 	// Children that go and come back.
-	enable := func(dhcp, dns, proxy bool) {
-		t.Helper()
-		s.patch(t, ours("Infra", infra), fmt.Sprintf(
-			`{"spec": {"infraComponents": {"dhcp": {"enabled": %t}, "dns": {"enabled": %t}, "proxy": {"enabled": %t}}}}`, dhcp, dns, proxy))
-	}
 	enable(false, true, false)
 	within(t, "DNS alone", s.gone(ours("ProxyServer", infra+"-proxy")), s.gone(ours("DHCPServer", infra+"-dhcp")))
 	s.patch(t, ours("DNSServer", infra+"-dns"), `{"spec": {"networkConfig": {"proxyIP": "192.0.2.9"}}}`)
 	within(t, "the edit put back", s.lacks("DNSServer", infra+"-dns", "spec", "networkConfig", "proxyIP"))
-	enable(false, false, false)
+	enable(true, false, false) // nothing at all would take the account of the servers away, too
 	within(t, "the end of DNS", s.gone(ours("DNSServer", infra+"-dns")))
 	enable(true, true, true)
 	within(t, "everything back", serves...)
@@ -278,6 +320,9 @@ func needed(used map[string]bool, right string) bool {
 	case "create":
 		// Applying an object that is not there: the request is a patch, and creating is what is asked for as well.
 		return used["patch "+resource]
+	case "bind":
+		// Asked for by whoever writes a binding to the role.
+		return used["patch rolebindings.rbac.authorization.k8s.io"]
 	}
 	return false
 }
@@ -319,7 +364,7 @@ func granted(t *testing.T, manifests []byte) map[string]bool {
 func TestRolesEndThere(t *testing.T) {
 	t.Parallel()
 	s := newSite(t).withNeighbours(t)
-	s.deploy(t)
+	s.deploy(t, byHand)
 	v := s.vlan(1)
 	s.apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: elsewhere}}",
 		"{apiVersion: v1, kind: Secret, metadata: {name: secret, namespace: clusters}}",

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -166,6 +167,7 @@ type process struct {
 	site  *site
 	name  string
 	state string
+	env   []string // added to the environment, as NAME=value
 	run   *stack.Process
 }
 
@@ -207,7 +209,7 @@ func (s *site) newProcess(t *testing.T, arguments ...string) *process {
 // launch starts the process and waits for nothing.
 func (p *process) launch(t *testing.T) {
 	t.Helper()
-	argv := append([]string{p.Binary, "serve", "--http-listen", p.HTTP, "--xds-listen", p.XDS}, p.Args...)
+	argv := slices.Concat([]string{"env"}, p.env, []string{p.Binary, "serve", "--http-listen", p.HTTP, "--xds-listen", p.XDS}, p.Args)
 	var err error
 	if p.run, err = p.Host.Start(p.site.Logs(), p.name, argv...); err != nil {
 		t.Fatal(err)

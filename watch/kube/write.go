@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -155,9 +156,24 @@ func writeChild[T childObject, S any](ctx context.Context, h *Hub, infra *plan.I
 		return nil
 	}
 	// Somebody added a field that applying does not take away.
-	*spec(now) = *spec(wanted)
-	if err := h.client.Update(ctx, now, client.FieldOwner(fieldOwner)); err != nil {
+	if err := h.putBack(ctx, now, spec(wanted)); err != nil {
 		return fmt.Errorf("put %T %s back: %w", wanted, client.ObjectKeyFromObject(wanted), err)
+	}
+	return nil
+}
+
+// putBack replaces the whole spec of a child, whatever else of it changes meanwhile: those who serve write its status all
+// the time, so that an update of the object would now and then be one of an old version, and refused.
+func (h *Hub) putBack(ctx context.Context, child client.Object, spec any) error {
+	patch, err := json.Marshal([]map[string]any{
+		{"op": "test", "path": "/metadata/uid", "value": child.GetUID()}, // an object that was made anew is another one
+		{"op": "replace", "path": "/spec", "value": spec},
+	})
+	if err != nil {
+		return err
+	}
+	if err := h.client.Patch(ctx, child, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(fieldOwner)); err != nil {
+		return err
 	}
 	h.metrics.writes.Inc()
 	return nil
