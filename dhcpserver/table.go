@@ -52,7 +52,7 @@ type binding struct {
 	durable *Lease
 	// held is until when nobody else gets the address even though the lease is over. See Server.Hold.
 	held  time.Time
-	offer   *offer
+	offer *offer
 	// leaves is where the client of the lease had another one before, until the lease is durable.
 	leaves *binding
 	// index in the heap, -1 outside of it; freeAt is the heap's key.

@@ -29,8 +29,8 @@ type received struct {
 	n         int
 	kind      uint8 // unix.PACKET_HOST, …
 	from      [6]byte
-	checksum  bool  // the checksums of the packet can be checked
-	otherVLAN bool  // the frame had the tag of a VLAN below this interface
+	checksum  bool // the checksums of the packet can be checked
+	otherVLAN bool // the frame had the tag of a VLAN below this interface
 }
 
 // interfaceByName returns an interface that is up.
