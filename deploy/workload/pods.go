@@ -237,8 +237,9 @@ func (b *builder) oooi(hasProxy bool) corev1.Container {
 		"--interface", v1alpha1.VLANInterface,
 		"--claim-addresses",
 		"--state-dir", stateFolder,
-		// For people in the pod, and for probes and Prometheus; tenants are on the VLAN interface.
-		"--http-listen", fmt.Sprintf("127.0.0.1:%d,$(POD_IP):%d", httpPort, httpPort),
+		// For people in the pod, and for probes and Prometheus; tenants are on the VLAN interface. Brackets, because a pod's
+		// address may be of either family.
+		"--http-listen", fmt.Sprintf("127.0.0.1:%d,[$(POD_IP)]:%d", httpPort, httpPort),
 	}
 	if hasProxy {
 		// Envoy's admin interface is for this pod only, where no kubelet can ask it. So oooi does, and is ready
