@@ -1,0 +1,378 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/densityops/oooi/api/v1alpha1"
+	"github.com/densityops/oooi/dhcpserver"
+)
+
+const (
+	// leasesLook is how often it is tried whether the API is back, and what there is to keep and to send is kept and sent.
+	leasesLook = time.Second
+	// sendAtOnce is how many renewals are sent before those of clients that wait get their turn.
+	sendAtOnce = 2 * leaseWriters
+	// clockSlack is how far apart the clocks of two nodes may be.
+	clockSlack = 5 * time.Second
+	// defaultLeaseTime is that of a DHCPServer which does not say, or is not known.
+	defaultLeaseTime = time.Hour
+	// mostHolds bounds the holds: more become one that covers them.
+	mostHolds = 8
+)
+
+// contact notes of every request whether the API answered it.
+type contact struct {
+	next  http.RoundTripper
+	clock func() time.Time
+	// lost is called when it did not, with the time of the last one that it did.
+	lost func(last time.Time)
+
+	mu   sync.Mutex
+	last time.Time
+}
+
+func (c *contact) wrap(next http.RoundTripper) http.RoundTripper {
+	c.next = next
+	return c
+}
+
+// WrappedRoundTripper lets idle connections be closed.
+func (c *contact) WrappedRoundTripper() http.RoundTripper { return c.next }
+
+// RoundTrip implements http.RoundTripper.
+func (c *contact) RoundTrip(request *http.Request) (*http.Response, error) {
+	started := c.clock()
+	response, err := c.next.RoundTrip(request)
+	switch {
+	case err != nil && errors.Is(request.Context().Err(), context.Canceled):
+		// Nobody waits for the answer any more.
+	case err != nil || overloaded(response.StatusCode):
+		c.mu.Lock()
+		last := c.last
+		c.mu.Unlock()
+		c.lost(last)
+	default:
+		c.mu.Lock()
+		if started.After(c.last) {
+			c.last = started
+		}
+		c.mu.Unlock()
+	}
+	return response, err
+}
+
+func overloaded(status int) bool {
+	return status >= http.StatusInternalServerError || status == http.StatusTooManyRequests
+}
+
+// isAway tells of the error of a request that the API did not get it, or could do nothing about it.
+func isAway(err error) bool {
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
+		return overloaded(int(status.Status().Code))
+	}
+	var network net.Error
+	var request *url.Error
+	return errors.As(err, &network) || errors.As(err, &request) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
+
+// lost notes that the API is away.
+func (l *Leases) lost(last time.Time) {
+	l.mu.Lock()
+	news := l.away.IsZero()
+	if news {
+		l.away = last
+	}
+	l.mu.Unlock()
+	if news {
+		l.cfg.Log.Warn("the API cannot be reached: known DHCP leases are renewed, no new one is given", "lastSeen", last)
+	}
+}
+
+// back notes that the API is there, and holds what was active when it was last seen. writing is held: nothing is put between.
+func (l *Leases) back() {
+	since, away := l.Away()
+	if !away {
+		return
+	}
+	l.hold(since)
+	l.mu.Lock()
+	l.away = time.Time{}
+	unsent := len(l.unsent)
+	l.mu.Unlock()
+	l.keepState(false)
+	l.cfg.Log.Info("the API is back: no address of a lease that was active when it went changes hands for one lease time", "away", since, "renewals", unsent)
+}
+
+// TakeOver is called by the pod that becomes the holder, before its DHCP server starts. renewed is when the holder before it
+// was last seen with the API: its last renewal of the Lease that says who the holder is. Not needed when there was none, or when
+// it stopped properly.
+func (l *Leases) TakeOver(renewed time.Time) {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	l.hold(renewed.Add(-clockSlack))
+}
+
+// hold holds every lease that was active at a time, the zero time: every one, for one lease time from now.
+func (l *Leases) hold(since time.Time) {
+	now := l.cfg.Clock().Round(0)
+	h := leaseHold{Since: since.Round(0), Until: now.Add(l.leaseTime(since))}
+	l.mu.Lock()
+	holds := slices.DeleteFunc(slices.Clone(l.holds), func(h leaseHold) bool { return !now.Before(h.Until) })
+	holds = append(holds, h)
+	if len(holds) > mostHolds {
+		for _, other := range holds {
+			if other.Since.Before(h.Since) {
+				h.Since = other.Since
+			}
+			if other.Until.After(h.Until) {
+				h.Until = other.Until
+			}
+		}
+		holds = []leaseHold{h}
+	}
+	l.holds = holds
+	tell := l.onHold
+	l.mu.Unlock()
+	l.keepState(false)
+	if tell != nil {
+		tell(h.Since, h.Until)
+	}
+}
+
+// leaseTime is the longest time for which a lease that was active then can have been given: the lease time, which
+// may have been longer once.
+func (l *Leases) leaseTime(since time.Time) time.Duration {
+	longest := defaultLeaseTime
+	if child := l.cfg.Child(); child != nil {
+		if d, err := time.ParseDuration(child.Spec.LeaseConfig.LeaseTime); err == nil && d > 0 {
+			longest = d
+		}
+	}
+	if since.IsZero() {
+		since = l.cfg.Clock()
+	}
+	for _, lease := range l.kept.leases() {
+		if lease.State == dhcpserver.StateActive {
+			longest = max(longest, lease.Expires.Sub(since))
+		}
+	}
+	return longest
+}
+
+// ends is when the address of a lease is free for others. The lock is held.
+func (l *Leases) ends(lease *dhcpserver.Lease) time.Time {
+	ends := lease.Expires
+	if lease.State == dhcpserver.StateActive {
+		for _, h := range l.holds {
+			if lease.Expires.After(h.Since) && h.Until.After(ends) {
+				ends = h.Until
+			}
+		}
+	}
+	return ends
+}
+
+// live tells whether a client has the lease, or may have it. The lock is held.
+func (l *Leases) live(lease *dhcpserver.Lease, now time.Time) bool {
+	return lease.State == dhcpserver.StateActive && now.Before(l.ends(lease))
+}
+
+// heldFromOthers returns the lease that is over and held, and that another one would replace: the other one was decided
+// before the server heard that it is held.
+func (l *Leases) heldFromOthers(lease *dhcpserver.Lease) *dhcpserver.Lease {
+	now := l.cfg.Clock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.base[lease.Address]
+	if b == nil || b.lease.MAC == lease.MAC || lease.State != dhcpserver.StateActive || now.Before(b.lease.Expires) || !l.live(&b.lease, now) {
+		return nil
+	}
+	held := b.lease
+	return &held
+}
+
+// keepState keeps what a restart must know. complete says that all leases of the API are kept.
+func (l *Leases) keepState(complete bool) {
+	l.mu.Lock()
+	l.complete = l.complete || complete
+	state := leaseState{Complete: l.complete, Away: l.away.Round(0), Holds: l.holds}
+	l.mu.Unlock()
+	if err := l.kept.saveState(state); err != nil {
+		l.cfg.Log.Error("what DHCP leases are held is not kept for a restart, trying again", "error", err)
+	}
+}
+
+// Run follows the leases of the API, sends what it does not have, and notes when it comes back, until ctx ends.
+func (l *Leases) Run(ctx context.Context) error {
+	var parts sync.WaitGroup
+	parts.Go(func() { l.watch.RunWithContext(ctx) })
+	parts.Go(func() { l.keepUp(ctx) })
+	parts.Wait()
+	return nil
+}
+
+// newWatch makes the watch. What it sees is kept for a start without the API.
+func (l *Leases) newWatch() toolscache.Controller {
+	raw := func(options metav1.ListOptions) []client.ListOption { return l.all(&client.ListOptions{Raw: &options}) }
+	_, watch := toolscache.NewInformerWithOptions(toolscache.InformerOptions{
+		ListerWatcher: &toolscache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+				leases := &v1alpha1.DHCPLeaseList{}
+				return leases, l.client.List(ctx, leases, raw(options)...)
+			},
+			WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+				return l.client.Watch(ctx, &v1alpha1.DHCPLeaseList{}, raw(options)...)
+			},
+		},
+		ObjectType: &v1alpha1.DHCPLease{},
+		Transform:  strip,
+		Handler:    handler(func(o client.Object) { l.see(o.(*v1alpha1.DHCPLease)) }, func(o client.Object) { l.miss(o.(*v1alpha1.DHCPLease)) }),
+	})
+	return watch
+}
+
+func (l *Leases) see(o *v1alpha1.DHCPLease) {
+	lease, ok := l.mine(o)
+	if !ok {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.seen[lease.Address] = o
+	if b := l.base[lease.Address]; b == nil || b.object == nil || !older(o.ResourceVersion, b.object.ResourceVersion) {
+		l.kept.see(lease)
+	}
+}
+
+// miss notes that a lease has been deleted. One that is live is kept: somebody's hand has slipped, and the client is still there.
+func (l *Leases) miss(o *v1alpha1.DHCPLease) {
+	lease, ok := l.mine(o)
+	if !ok {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.seen, lease.Address)
+	if !l.live(&lease, l.cfg.Clock()) {
+		l.kept.drop(lease.Address)
+	}
+}
+
+func (l *Leases) seenObjects() []*v1alpha1.DHCPLease {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	objects := make([]*v1alpha1.DHCPLease, 0, len(l.seen))
+	for _, o := range l.seen {
+		objects = append(objects, o)
+	}
+	return objects
+}
+
+// keepUp does from time to time what nobody waits for, and all of it once more when ctx has ended.
+func (l *Leases) keepUp(ctx context.Context) {
+	for sleep(ctx, leasesLook) {
+		l.tidy(ctx)
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
+	defer cancel()
+	l.tidy(last)
+}
+
+func (l *Leases) tidy(ctx context.Context) {
+	complete := l.watch.HasSynced()
+	l.kept.save()
+	l.keepState(complete)
+	if _, away := l.Away(); away {
+		l.lookForAPI(ctx)
+	}
+	for l.sendSome(ctx) {
+	}
+}
+
+// lookForAPI finds out whether the API is back. All leases are asked for: an API that can do that can do the rest.
+func (l *Leases) lookForAPI(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
+	defer cancel()
+	if _, err := l.list(ctx); isAway(err) {
+		return
+	}
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	l.back()
+}
+
+// sendSome sends some of the renewals that the API does not have; false: there are no more, or it makes no sense now.
+func (l *Leases) sendSome(ctx context.Context) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	if _, away := l.Away(); away {
+		return false
+	}
+	var batch []dhcpserver.Lease
+	l.mu.Lock()
+	for _, lease := range l.unsent {
+		if batch = append(batch, lease); len(batch) == sendAtOnce {
+			break
+		}
+	}
+	l.mu.Unlock()
+	errs := make([]error, len(batch))
+	l.each(ctx, len(batch), func(ctx context.Context, i int) {
+		lease := &batch[i]
+		errs[i] = l.write(ctx, lease, false, func(there *dhcpserver.Lease) bool { return renews(there, lease) })
+	})
+	var sent, void []dhcpserver.Lease
+	failed := false
+	for i, err := range errs {
+		switch conflict := (*dhcpserver.ConflictError)(nil); {
+		case err == nil:
+			sent = append(sent, batch[i])
+		case errors.As(err, &conflict):
+			// Somebody else has the address, or the client has renewed with another pod: that counts.
+			void = append(void, batch[i])
+		default:
+			failed = true
+			l.cfg.Log.Warn("a DHCP renewal that was made without the API cannot be written, trying again", "error", err)
+		}
+	}
+	l.noteSent(sent)
+	l.forgetUnsent(void)
+	return len(batch) > 0 && !failed
+}
+
+func (l *Leases) forgetUnsent(leases []dhcpserver.Lease) {
+	l.mu.Lock()
+	for _, lease := range leases {
+		delete(l.unsent, lease.Address)
+	}
+	l.mu.Unlock()
+	l.kept.removeUnsent(leases)
+}
+
+// counts are what the metrics show.
+func (l *Leases) counts() (away bool, unsent int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.away.IsZero(), len(l.unsent)
+}
+
+var _ dhcpserver.SharedStore = (*Leases)(nil)
