@@ -29,11 +29,19 @@ type Shared struct {
 	// Lock decides between them.
 	Lock holder.Lock
 	// Leases that they have in common.
-	Leases dhcpserver.Store
+	Leases SharedLeases
 	// EnvoyAdmin is the address of Envoy's administration, which tells whether Envoy is ready; empty: it is not asked.
 	EnvoyAdmin string
 	// Changed is called when this process becomes the holder or is it no longer; it must not block.
 	Changed func()
+}
+
+// SharedLeases are the DHCP leases of a VLAN that several processes serve, one after the other.
+type SharedLeases interface {
+	dhcpserver.SharedStore
+	// TakeOver is called when this process becomes the holder, before it reads the leases: the holder before it was last
+	// seen with the store at that time, and may have renewed leases since.
+	TakeOver(renewed time.Time)
 }
 
 // VLANState is this process's part in holding the server addresses.
@@ -209,10 +217,13 @@ func (p *publisher) applySharedDHCP(ctx context.Context, child *v1alpha1.DHCPSer
 		p.dhcp.stop()
 		return
 	}
-	if p.dhcp.current() != nil && p.term != state.Epoch {
+	if p.term != state.Epoch {
 		p.dhcp.stop() // another process was the holder in between
+		if !state.PreviousRenewed.IsZero() {
+			p.server.cfg.Shared.Leases.TakeOver(state.PreviousRenewed)
+		}
+		p.term = state.Epoch
 	}
-	p.term = state.Epoch
 	address := netip.AddrPortFrom(server, dhcpserver.ServerPort)
 	p.dhcp.apply(ctx, address, model, func(registry *prometheus.Registry) (*dhcpserver.Server, error) {
 		return dhcpserver.NewServer(dhcpserver.Config{
@@ -221,7 +232,13 @@ func (p *publisher) applySharedDHCP(ctx context.Context, child *v1alpha1.DHCPSer
 	}, func(ctx context.Context, server *dhcpserver.Server, ready func()) error {
 		return p.runDHCP(ctx, server, address, ready)
 	})
+	if p.dhcp.current() == nil {
+		time.AfterFunc(leasesRetry, p.wake) // the leases cannot be read yet
+	}
 }
+
+// leasesRetry is how long a holder waits before it tries again to read the leases.
+const leasesRetry = time.Second
 
 // judgeShared takes into account who has the addresses of the servers.
 func (p *publisher) judgeShared(st *InfraState) {

@@ -79,7 +79,12 @@ func serveCluster(ctx context.Context, log *slog.Logger, s *settings) (err error
 		if err := c.openServers(config, identity); err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, c.server.Close()) }()
+		defer func() {
+			err = errors.Join(err, c.server.Close())
+			if c.shared != nil {
+				err = errors.Join(err, c.shared.leases.Close())
+			}
+		}()
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	if c.hub != nil {

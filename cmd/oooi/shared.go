@@ -4,12 +4,15 @@ import (
 	"context"
 	"crypto/ed25519"
 	"os"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/densityops/oooi/api/v1alpha1"
 	"github.com/densityops/oooi/holder"
 	"github.com/densityops/oooi/serve"
 	"github.com/densityops/oooi/watch/kube"
@@ -17,7 +20,8 @@ import (
 
 // sharedVLAN is what a process has that shares a VLAN with others: one of them at a time is the holder of the server addresses.
 type sharedVLAN struct {
-	lease *kube.VLANLease
+	lease  *kube.VLANLease
+	leases *kube.Leases
 	key   ed25519.PrivateKey
 	mark  *kube.PodMark // nil: this process does not run in a pod
 	// changed has a token when this process has become the holder, or is it no longer.
@@ -42,13 +46,18 @@ func (c *cluster) shareVLAN(config *rest.Config) (*sharedVLAN, error) {
 			return nil, err
 		}
 	}
-	return v, nil
+	// Last: it opens the state folder.
+	v.leases, err = kube.NewLeases(kube.LeasesConfig{
+		REST: config, Log: c.log.With("part", "leases"), Infra: infra, Child: c.dhcp, StateDir: c.settings.stateDir, Clock: time.Now,
+		Registerer: prometheus.WrapRegistererWith(prometheus.Labels{"infra": c.settings.infra}, c.metrics),
+	})
+	return v, err
 }
 
 // shared is what the servers need of it.
 func (v *sharedVLAN) shared(identity, envoyAdmin string) *serve.Shared {
 	return &serve.Shared{
-		Identity: identity, Key: v.key, Lock: v.lease, EnvoyAdmin: envoyAdmin,
+		Identity: identity, Key: v.key, Lock: v.lease, Leases: v.leases, EnvoyAdmin: envoyAdmin,
 		Changed: func() {
 			select {
 			case v.changed <- struct{}{}:
@@ -61,20 +70,37 @@ func (v *sharedVLAN) shared(identity, envoyAdmin string) *serve.Shared {
 // run keeps what the pods of a VLAN have in common, until ctx ends.
 func (v *sharedVLAN) run(ctx context.Context, group *errgroup.Group, holding func() bool) {
 	group.Go(func() error { return v.lease.Run(ctx) })
+	group.Go(func() error { return v.leases.Run(ctx) })
 	if v.mark != nil {
 		group.Go(func() error { return v.mark.Run(ctx, holding, v.changed) })
 	}
 }
 
+// dhcp is the DHCPServer that is served; nil: none, or not known yet.
+func (c *cluster) dhcp() *v1alpha1.DHCPServer {
+	if k := c.only(); k != nil {
+		return k.DHCP
+	}
+	return nil
+}
+
 // owner is the Infra that is served, as its children name it; nil: not known yet.
 func (c *cluster) owner() *metav1.OwnerReference {
+	if k := c.only(); k != nil {
+		return k.Owner()
+	}
+	return nil
+}
+
+// only is the children of the Infra that --infra names; nil: not known yet.
+func (c *cluster) only() *kube.Children {
 	children := c.children.Load()
 	if children == nil {
 		return nil
 	}
 	for _, k := range *children {
 		if k.Infra.String() == c.settings.infra {
-			return k.Owner()
+			return &k
 		}
 	}
 	return nil
