@@ -22,8 +22,8 @@ import (
 type sharedVLAN struct {
 	lease  *kube.VLANLease
 	leases *kube.Leases
-	key   ed25519.PrivateKey
-	mark  *kube.PodMark // nil: this process does not run in a pod
+	key    ed25519.PrivateKey
+	mark   *kube.PodMark // nil: this process does not run in a pod
 	// changed has a token when this process has become the holder, or is it no longer.
 	changed chan struct{}
 }
