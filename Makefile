@@ -67,7 +67,8 @@ fmt: ## format the Go files with gofumpt
 .PHONY: lint
 lint: ## go vet, golangci-lint (gofumpt and the import rules included) and govulncheck
 	@go vet ./...
-	@golangci_lint=$(call tool,golangci-lint); "$$golangci_lint" run ./...
+	@golangci_lint=$(call tool,golangci-lint); "$$golangci_lint" run ./...; \
+	cd image && GOWORK=off "$$golangci_lint" run --config ../.golangci.yml ./...
 	@e2e/tools/vulnerabilities
 
 .PHONY: test

@@ -138,6 +138,9 @@ func (e *engine) hold(now time.Duration) bool {
 			delete(e.addrs, addr)
 		}
 	}
+	if now < e.tenure.from {
+		return true
+	}
 	e.claimAll(now, now+claimSlack)
 	for _, a := range e.addrs {
 		switch a.phase {

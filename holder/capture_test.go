@@ -75,7 +75,7 @@ func startCapture(t *testing.T, v *vlan) *capture {
 		for fd := range c.fds {
 			_ = unix.Close(fd)
 		}
-		if t.Failed() {
+		if t.Failed() || testing.Verbose() {
 			t.Logf("captured:\n%s", c)
 		}
 	})

@@ -29,6 +29,10 @@ const (
 	validFor   = 15 * time.Second
 	// reachAgain is longer than renewEvery: who is holder by the record, and lives, has renewed it in that time.
 	reachAgain = 6 * time.Second
+	// takePatience is how long a successor waits for an answer to its attempt to take the record.
+	takePatience = 150 * time.Millisecond
+	// pause is how long after the record was taken from a silent holder the addresses are put on.
+	pause = 50 * time.Millisecond
 )
 
 // facts are all that a decision is made from. Times are of Boottime.
@@ -50,6 +54,8 @@ type facts struct {
 	taken, renewed time.Duration
 	// away: the lock did not answer when it was last asked.
 	away bool
+	// taking is since when an attempt to take the record has had no answer; 0: there is none.
+	taking time.Duration
 
 	// asked is since when ARP requests for the addresses have had no answer of a MAC of ours; 0: none was sent.
 	asked time.Duration
@@ -68,8 +74,10 @@ type tenure struct {
 	// careful: it began without a record and without knowing any other pod, so addresses are claimed as if they had never been held.
 	careful bool
 	// holds: it has put on an address. One that is careful says and writes nothing before.
-	holds    bool
-	began    time.Duration
+	holds bool
+	began time.Duration
+	// from is when addresses may be put on: the holder of before, should it live unheard, has lost the record by then and knows it.
+	from     time.Duration
 	previous time.Time
 	// unwritten: the record does not name all addresses that were held.
 	unwritten bool
@@ -112,6 +120,8 @@ type verdict struct {
 	ask bool
 	// careful: see tenure.
 	careful bool
+	// pause: leave the holder of before the time to hear of it.
+	pause bool
 	// robbed: the record went to one that is not heard.
 	robbed bool
 	// why is for people.
@@ -206,7 +216,8 @@ func (f *facts) asStandby() verdict {
 		return verdict{act: takeUnrecorded, careful: true, why: "there is no record, and nobody is heard"}
 	}
 	v, since := f.vacant()
-	if v.act == take && f.away {
+	slow := f.taking != 0 && f.now-f.taking >= takePatience
+	if v.act == take && (f.away || slow && f.record.Holder != "") {
 		if f.yields(since) {
 			return verdict{ask: v.ask}
 		}
@@ -245,10 +256,10 @@ func (f *facts) vacant() (verdict, time.Duration) {
 	case renews && f.now < f.contest:
 		return v, 0
 	case f.quiet():
-		v.act, v.why = take, other+" is silent on the VLAN"
+		v.act, v.pause, v.why = take, true, other+" is silent on the VLAN"
 	case !renews && !f.away && silent >= validFor:
 		// It neither renews the record nor says anything: whoever answers with its MAC is somebody else.
-		v.act, v.why = take, other+" is silent, and did not renew the record"
+		v.act, v.pause, v.why = take, true, other+" is silent, and did not renew the record"
 	}
 	return v, last
 }

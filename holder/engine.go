@@ -202,10 +202,10 @@ func (e *engine) awake() {
 // turn brings everything to where it should be now.
 func (e *engine) turn() {
 	now := vlan.Boottime()
-	e.Holder.mu.Lock()
+	e.mu.Lock()
 	changed := !slices.Equal(e.claim.Addresses, e.Holder.claim.Addresses)
 	e.claim = e.Holder.claim
-	e.Holder.mu.Unlock()
+	e.mu.Unlock()
 	if changed && e.wire != nil {
 		e.watch()
 	}
@@ -221,7 +221,7 @@ func (e *engine) turn() {
 	e.ask(v.ask, now)
 	switch v.act {
 	case take:
-		e.take(v.why)
+		e.take(v)
 	case takeUnrecorded:
 		e.begin(tenure{
 			epoch: max(e.lock.record.Epoch, e.lock.epoch) + 1, careful: v.careful, began: now, previous: e.lock.record.Renewed,
@@ -262,7 +262,7 @@ func (e *engine) facts(now time.Duration) facts {
 		now: now, self: e.config.Identity,
 		wants: len(e.claim.Addresses) > 0, up: e.wire != nil, healthy: e.healthy == nil,
 		listening: e.listening,
-		known:     e.lock.known, record: e.lock.record, taken: e.lock.taken, renewed: e.lock.renewed, away: e.lock.away,
+		known:     e.lock.known, record: e.lock.record, taken: e.lock.taken, renewed: e.lock.renewed, away: e.lock.away, taking: e.lock.taking,
 		asked: e.asked, contest: e.contestAt, tenure: e.tenure, peers: e.peers.facts(),
 	}
 	if e.firstRun && e.link != nil {
@@ -429,9 +429,10 @@ func (e *engine) begin(t tenure, why string) {
 	e.log.Info("taking the addresses", "because", why, "epoch", t.epoch, "recorded", t.recorded)
 	e.metrics.holding.Set(1)
 	e.metrics.changes.WithLabelValues("taken").Inc()
-	e.claimAll(vlan.Boottime(), t.began+claimWithin)
-	clear(e.strangers)
-	e.lead(t.began)
+	if now := vlan.Boottime(); now >= t.from {
+		e.claimAll(now, t.began+claimWithin)
+		e.lead(now)
+	}
 	e.sayHello()
 }
 
@@ -626,10 +627,10 @@ func (e *engine) publish() {
 			}
 		}
 	}
-	e.Holder.mu.Lock()
+	e.mu.Lock()
 	changed := !reflect.DeepEqual(s, e.state)
 	e.state = s
-	e.Holder.mu.Unlock()
+	e.mu.Unlock()
 	if changed && e.config.Changed != nil {
 		e.config.Changed()
 	}

@@ -32,6 +32,8 @@ type lockServer struct {
 	asking  sync.WaitGroup
 	// cut pods get no answer.
 	cut map[string]bool
+	// stranger: the pods do not get to know each other.
+	stranger bool
 	// writes are all records that were written, in order.
 	writes []holder.Record
 }
@@ -83,7 +85,9 @@ func serveLock(t *testing.T, initial holder.Record) *lockServer {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.peers = append(s.peers, peer)
+		if !s.stranger {
+			s.peers = append(s.peers, peer)
+		}
 		s.version++
 		s.notify()
 		return nil, http.StatusOK

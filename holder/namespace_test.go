@@ -6,6 +6,7 @@ import (
 	"crypto/ed25519"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -47,6 +48,12 @@ func TestMain(m *testing.M) {
 	case os.Getenv(inside) != "":
 		if err := enter(); err != nil {
 			fmt.Fprintln(os.Stderr, "prepare the test's namespaces:", err)
+			os.Exit(1)
+		}
+		// They wait most of the time.
+		flag.Parse()
+		if err := flag.Set("test.parallel", "4"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
 		goleak.VerifyTestMain(m)
@@ -277,6 +284,19 @@ func (p *pod) signal(t *testing.T, s syscall.Signal) {
 func (p *pod) want(t *testing.T, addresses ...string) {
 	t.Helper()
 	if _, err := fmt.Fprintln(p.input, strings.Join(addresses, " ")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// healthy says whether the pod is.
+func (p *pod) healthy(t *testing.T, is bool) {
+	t.Helper()
+	path := filepath.Join(p.folder, "unhealthy")
+	err := os.WriteFile(path, nil, 0o600)
+	if is {
+		err = os.Remove(path)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 }

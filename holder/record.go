@@ -18,6 +18,8 @@ type lockState struct {
 	taken, renewed time.Duration
 	// previous is when the holder before this one, or the same in its last epoch, had renewed it.
 	previous time.Time
+	// seen is the version that the watch saw last.
+	seen string
 	// epoch is the highest one that was heard of.
 	epoch int64
 	away  bool
@@ -25,10 +27,13 @@ type lockState struct {
 	asked, reached time.Duration
 	written        time.Duration // when this pod last wrote the record
 	// busy: a question is under way. One at a time is.
-	busy   bool
-	stop   context.CancelFunc
-	peers  map[string]ed25519.PublicKey
-	listed []Peer
+	busy bool
+	stop context.CancelFunc
+	// taking is since when the record is being asked for.
+	taking time.Duration
+	// pause is that of the tenure that is being asked for.
+	pause time.Duration
+	peers map[string]ed25519.PublicKey
 }
 
 func (l *lockState) cancel() {
@@ -86,11 +91,16 @@ func (e *engine) own(epoch int64) Record {
 }
 
 // take begins to take the record.
-func (e *engine) take(why string) {
+func (e *engine) take(v verdict) {
 	if e.lock.busy {
 		return
 	}
-	e.log.Info("taking the record", "because", why, "of", e.lock.record.Holder)
+	e.log.Info("taking the record", "because", v.why)
+	e.lock.pause = 0
+	if v.pause {
+		e.lock.pause = pause
+	}
+	e.lock.taking = vlan.Boottime()
 	e.question(putToTake, e.own(max(e.lock.record.Epoch, e.lock.epoch)+1), takeWithin)
 }
 
@@ -139,7 +149,7 @@ func (e *engine) askLock(now time.Duration, doubts bool) {
 // answered takes in an answer of the lock.
 func (e *engine) answered(a answer, now time.Duration) {
 	l := &e.lock
-	l.busy = false
+	l.busy, l.taking = false, 0
 	if a.question == putBack && e.tenure == nil && (a.conflict || a.err != nil) {
 		e.giveBack = now // it was our own last write that was in the way, or it is somebody else's by now
 	}
@@ -173,6 +183,8 @@ func (e *engine) answered(a answer, now time.Duration) {
 	case a.question == putToRenew && t != nil:
 		t.recorded, t.epoch = true, a.record.Epoch
 		l.epoch = max(l.epoch, t.epoch)
+	case a.question == putToTake && t != nil && !t.recorded: // it went on without waiting for this
+		t.recorded, t.epoch = true, a.record.Epoch
 	case a.question == putToTake && t == nil:
 		e.took(a, now)
 	}
@@ -189,14 +201,19 @@ func (e *engine) took(a answer, now time.Duration) {
 	if now-a.began >= claimWithin-claimSlack || e.wire == nil || len(e.claim.Addresses) == 0 {
 		return
 	}
-	e.begin(tenure{epoch: a.record.Epoch, recorded: true, began: a.began, previous: e.lock.previous, reached: now}, "the record is ours")
+	e.begin(tenure{
+		epoch: a.record.Epoch, recorded: true, began: a.began, from: now + e.lock.pause, previous: e.lock.previous, reached: now,
+	}, "the record is ours")
 }
 
 // see takes in what the watch has seen.
 func (e *engine) see(now time.Duration) {
 	record, list, _ := e.config.Lock.Seen()
-	if record.Version != "" && e.newer(&record) {
-		e.accept(record, now)
+	if record.Version != "" && record.Version != e.lock.seen {
+		e.lock.seen = record.Version
+		if e.newer(&record) {
+			e.accept(record, now)
+		}
 	}
 	if len(list) > 0 || e.lock.peers != nil {
 		seen := make(map[string]ed25519.PublicKey, len(list))

@@ -95,7 +95,11 @@ func run(ctx context.Context) error {
 	if err := os.WriteFile(strings.TrimSuffix(*out, ".tar")+".spdx.json", sbom, 0o644); err != nil {
 		return err
 	}
-	if err := pack(layout, *out, r.created); err != nil {
+	// Renamed: whoever reads the one before goes on reading it.
+	if err := pack(layout, *out+".new", r.created); err != nil {
+		return err
+	}
+	if err := os.Rename(*out+".new", *out); err != nil {
 		return err
 	}
 	return summarize(*out, r, index, binaries)
