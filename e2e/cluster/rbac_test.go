@@ -303,16 +303,16 @@ func (s *site) checkRights(t *testing.T) {
 	}
 	for account, rights := range granted {
 		for _, r := range slices.Sorted(maps.Keys(rights)) {
-			if !used[account][r] && !needed(used[account], r) && (account != vlanAccount || !slices.Contains(ofPods, r)) {
+			if !used[account][r] && !needed(used[account], r) && (account != vlanAccount || !slices.Contains(whenSharing, r)) {
 				t.Errorf("%s has a right that it never used: %s", account, r)
 			}
 		}
 	}
 }
 
-// ofPods are the rights that servers need who share a VLAN with another pod: those of these tests have it alone. The tests of
+// whenSharing are the rights that servers need who share a VLAN with another pod: those of these tests have it alone. The tests of
 // e2e/vlanpods run VLAN pods under the same roles.
-var ofPods = []string{
+var whenSharing = []string{
 	"list leases.coordination.k8s.io", "watch leases.coordination.k8s.io", "patch pods",
 	"list dhcpleases.hostedcluster.densityops.com", "watch dhcpleases.hostedcluster.densityops.com",
 	"create dhcpleases.hostedcluster.densityops.com", "update dhcpleases.hostedcluster.densityops.com", "delete dhcpleases.hostedcluster.densityops.com",
