@@ -90,7 +90,7 @@ Envoy, which keeps serving what it has; so do the server addresses put up by --c
 			if err != nil {
 				return err
 			}
-			if s.workloads, err = f.vlanPods.check(cmd.Flags(), s); err != nil {
+			if s.workloads, err = f.vlanPods.check(cmd, s); err != nil {
 				return err
 			}
 			if len(s.serve.Roles) > 0 { // a hub keeps nothing
@@ -120,7 +120,7 @@ Envoy, which keeps serving what it has; so do the server addresses put up by --c
 	flags.StringSliceVar(&f.podNetworks, "pod-networks", nil, "networks that may ask the DNS server besides the VLAN (default: private and loopback ranges)")
 	flags.StringVar(&f.proxyBind, "proxy-bind", "", "where Envoy listens: server-ip (the proxy's address on the VLAN; default with --config-dir) or any (default in a cluster)")
 	flags.IntVar(&f.portOffset, "port-offset", 0, "added to the DNS, DHCP and Envoy listener ports, so that no root is needed; DHCP then answers relayed and unicast messages only")
-	f.vlanPods.add(flags)
+	f.vlanPods.add(cmd)
 	return cmd
 }
 

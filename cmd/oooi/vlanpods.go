@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -24,7 +24,8 @@ type vlanPodsFlags struct {
 	pullSecrets                   []string
 }
 
-func (f *vlanPodsFlags) add(flags *pflag.FlagSet) {
+func (f *vlanPodsFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
 	flags.BoolVar(&f.write, "vlan-pods", false, "for the hub: write the VLAN pods of each Infra and what belongs to them; false: what is there stays, and servers are started by hand. Default true in a pod that serves nothing itself, or with --vlan-image")
 	flags.StringVar(&f.image, "vlan-image", "", "image of oooi in VLAN pods (default: that of the hub's own pod)")
 	flags.StringVar(&f.envoyImage, "envoy-image", defaultEnvoyImage, "image of Envoy in VLAN pods")
@@ -33,10 +34,10 @@ func (f *vlanPodsFlags) add(flags *pflag.FlagSet) {
 }
 
 // check turns the flags into what a hub needs; nil: it writes no VLAN pods.
-func (f *vlanPodsFlags) check(flags *pflag.FlagSet, s *settings) (*kube.WorkloadsConfig, error) {
+func (f *vlanPodsFlags) check(cmd *cobra.Command, s *settings) (*kube.WorkloadsConfig, error) {
 	hub := s.reconcile && s.configDir == ""
 	for _, name := range []string{"vlan-pods", "vlan-image", "envoy-image", "image-pull-policy", "image-pull-secrets"} {
-		if flags.Changed(name) && !hub {
+		if cmd.Flags().Changed(name) && !hub {
 			return nil, usageError("--%s is for the hub of a cluster: name reconcile among --roles, and no --config-dir", name)
 		}
 	}
@@ -59,7 +60,7 @@ func (f *vlanPodsFlags) check(flags *pflag.FlagSet, s *settings) (*kube.Workload
 	}
 	// A process that serves a VLAN itself must not have it served by pods, too, unless it is told to.
 	write := f.image != "" || inPod && len(s.serve.Roles) == 0
-	if flags.Changed("vlan-pods") {
+	if cmd.Flags().Changed("vlan-pods") {
 		write = f.write
 	}
 	switch {
