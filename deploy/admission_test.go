@@ -259,6 +259,16 @@ func (c *cluster) hubEndsThere(hub *cluster, deployment *unstructured.Unstructur
 		return hub.Dynamic.Resource(appsv1.SchemeGroupVersion.WithResource("deployments")).Namespace("oooi-system").
 			Delete(ctx, "oooi", metav1.DeleteOptions{DryRun: dryRun.DryRun})
 	})
+	c.refused("another account with the rights of VLAN pods", "of the binding's own namespace only", func(ctx context.Context) error {
+		binding := refer("rbac.authorization.k8s.io/v1", "RoleBinding", "clusters", v1alpha1.VLANAccount)
+		client, err := hub.Resource(binding)
+		if err != nil {
+			return err
+		}
+		_, err = client.Patch(ctx, binding.GetName(), types.MergePatchType,
+			[]byte(`{"subjects": [{"kind": "ServiceAccount", "name": "oooi-vlan", "namespace": "elsewhere"}]}`), dryRun)
+		return err
+	})
 	pod := func(text string) func(context.Context) error {
 		return patch("clusters", deployment.GetName(), `{"spec": {"template": {"spec": `+text+`}}}`)
 	}
