@@ -26,7 +26,7 @@ var attachmentDefinitions = schema.GroupVersionResource{Group: "k8s.cni.cncf.io"
 type attachment struct {
 	// Interface is its name in the Pod.
 	Interface string
-	// Bridge that it is plugged into.
+	// Bridge that it is plugged into: each VLAN of a bridge is a bridge here, <bridge>.<VLAN ID>.
 	Bridge string
 	// MAC is its hardware address; a random one if empty.
 	MAC string
@@ -47,6 +47,7 @@ type selection struct {
 type plugin struct {
 	Type    string   `json:"type"`
 	Bridge  string   `json:"bridge"`
+	VLAN    int      `json:"vlan"`
 	Plugins []plugin `json:"plugins"`
 	IPAM    struct {
 		Type      string `json:"type"`
@@ -126,6 +127,9 @@ func (k *Kubelet) attachment(ctx context.Context, s selection) (attachment, erro
 	}
 	if a.Bridge = p.Bridge; a.Bridge == "" {
 		return a, errors.New("spec.config names no bridge")
+	}
+	if p.VLAN != 0 {
+		a.Bridge = fmt.Sprintf("%s.%d", p.Bridge, p.VLAN)
 	}
 	texts := s.IPs
 	switch p.IPAM.Type {

@@ -42,6 +42,10 @@ type Config struct {
 	Network *Network
 	// Nodes are their names.
 	Nodes []string
+	// Labels of every node, beside the usual ones.
+	Labels map[string]string
+	// Resolver is the DNS server of the nodes, for Pods with dnsPolicy Default.
+	Resolver netip.Addr
 	// Images by the name that Pods use. Nothing is ever pulled.
 	Images map[string]Image
 	// Folder for logs and volumes. It must be there.

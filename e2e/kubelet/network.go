@@ -26,9 +26,9 @@ var (
 	gateway = netip.MustParseAddr("169.254.1.1")
 )
 
-// switchHost is the network namespace with the bridges of the VLANs. They are not among the nodes' own interfaces, so that
+// Switch is the network namespace with the bridges of the VLANs. They are not among the nodes' own interfaces, so that
 // no packet of a VLAN passes through kube-proxy's rules.
-const switchHost stack.Host = "switch"
+const Switch stack.Host = "switch"
 
 // Network is the pod network and the VLANs. All of it is in the network namespace of this process and in those that are
 // made in it.
@@ -45,7 +45,7 @@ func NewNetwork() (*Network, error) {
 	for range 9 {
 		n.next = n.next.Next() // from .10 on
 	}
-	if err := addNamespace(switchHost); err != nil {
+	if err := addNamespace(Switch); err != nil {
 		return nil, err
 	}
 	err := batch(
@@ -83,7 +83,7 @@ func (n *Network) bridge(name string) error {
 	if n.bridges[name] {
 		return nil
 	}
-	err := batchOn(switchHost,
+	err := batchOn(Switch,
 		fmt.Sprintf("link add %s type bridge", name),
 		fmt.Sprintf("link set %s up", name),
 	)
@@ -116,7 +116,7 @@ func (n *Network) plug(host stack.Host, name, bridge, mac string) (port string, 
 	if mac != "" {
 		peer = fmt.Sprintf("peer name %s address %s netns %s", name, mac, host)
 	}
-	err = batchOn(switchHost,
+	err = batchOn(Switch,
 		fmt.Sprintf("link add %s type veth %s", port, peer),
 		fmt.Sprintf("link set %s master %s up", port, bridge),
 	)

@@ -187,10 +187,14 @@ func (p *pod) files(object *corev1.Pod, s *sandbox) error {
 	if err := os.MkdirAll(p.folder, 0o755); err != nil {
 		return err
 	}
+	resolver := fmt.Sprintf("search %s.svc.cluster.local svc.cluster.local cluster.local\nnameserver %s\noptions ndots:5\n", object.Namespace, ClusterDNS)
+	if object.Spec.DNSPolicy == corev1.DNSDefault {
+		resolver = fmt.Sprintf("nameserver %s\n", p.kubelet.config.Resolver)
+	}
 	for name, text := range map[string]string{
 		"hosts":       fmt.Sprintf("127.0.0.1\tlocalhost\n%s\t%s\n", s.address, object.Name),
 		"hostname":    object.Name + "\n",
-		"resolv.conf": fmt.Sprintf("search %s.svc.cluster.local svc.cluster.local cluster.local\nnameserver %s\noptions ndots:5\n", object.Namespace, ClusterDNS),
+		"resolv.conf": resolver,
 	} {
 		if err := os.WriteFile(filepath.Join(p.folder, name), []byte(text), 0o644); err != nil {
 			return err

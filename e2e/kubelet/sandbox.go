@@ -132,7 +132,7 @@ func (s *sandbox) unplug(name string) error {
 		return nil
 	}
 	delete(s.ports, name)
-	return batchOn(switchHost, "link del "+port)
+	return batchOn(Switch, "link del "+port)
 }
 
 // carrier pulls the cable of an interface, or puts it back: the interface stays and says NO-CARRIER.
@@ -147,7 +147,7 @@ func (s *sandbox) carrier(name string, on bool) error {
 	if on {
 		state = "up"
 	}
-	return batchOn(switchHost, fmt.Sprintf("link set %s %s", port, state))
+	return batchOn(Switch, fmt.Sprintf("link set %s %s", port, state))
 }
 
 // cutAPI drops what the Pod and the API server send to one another, without a word to either, or lets it through again.
@@ -174,7 +174,7 @@ func (s *sandbox) isolate() error {
 	}
 	var errs []error
 	for _, port := range s.ports {
-		errs = append(errs, batchOn(switchHost, fmt.Sprintf("link set %s down", port)))
+		errs = append(errs, batchOn(Switch, fmt.Sprintf("link set %s down", port)))
 	}
 	return errors.Join(append(errs, batch(fmt.Sprintf("link set %s down", s.link)))...)
 }
@@ -192,7 +192,7 @@ func (s *sandbox) remove() error {
 		errs = append(errs, netfilter(fmt.Sprintf("delete element inet cut pods { %q }", s.link)))
 	}
 	for name, port := range s.ports {
-		errs = append(errs, batchOn(switchHost, "link del "+port))
+		errs = append(errs, batchOn(Switch, "link del "+port))
 		delete(s.ports, name)
 	}
 	if _, err := net.InterfaceByName(s.link); err == nil { // it may not have come that far
