@@ -232,7 +232,8 @@ func undeclared(binary string, document []byte) ([]string, error) {
 	if modules == 0 {
 		return nil, fmt.Errorf("no modules in %s", out)
 	}
-	if standard := "stdlib " + strings.TrimPrefix(runtime.Version(), "go"); !declared[standard] {
+	_, toolchain, _ := strings.Cut(lines[0], ": go") // "PATH: go1.26.8"
+	if standard := "stdlib " + toolchain; !declared[standard] {
 		lacking = append(lacking, standard)
 	}
 	return lacking, nil
