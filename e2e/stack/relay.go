@@ -43,7 +43,7 @@ func (r Relay) Lease(ctx context.Context, mac net.HardwareAddr, modifiers ...dhc
 	return r.exchange(ctx, conn, request, dhcpv4.MessageTypeAck)
 }
 
-// exchange sends a message once a second until it is answered.
+// exchange sends a message once a second until it is answered, or until the deadline of ctx.
 func (r Relay) exchange(ctx context.Context, conn net.PacketConn, message *dhcpv4.DHCPv4, want dhcpv4.MessageType) (*dhcpv4.DHCPv4, error) {
 	buffer := make([]byte, 1500)
 	for {
@@ -53,7 +53,11 @@ func (r Relay) exchange(ctx context.Context, conn net.PacketConn, message *dhcpv
 		if _, err := conn.WriteTo(message.ToBytes(), net.UDPAddrFromAddrPort(r.Server)); err != nil {
 			return nil, err
 		}
-		if err := conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+		wait := time.Now().Add(time.Second)
+		if deadline, ok := ctx.Deadline(); ok && deadline.Before(wait) {
+			wait = deadline
+		}
+		if err := conn.SetReadDeadline(wait); err != nil {
 			return nil, err
 		}
 		n, _, err := conn.ReadFrom(buffer)

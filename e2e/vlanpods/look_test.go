@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -110,6 +111,26 @@ func (w *world) pair(t *testing.T) (holder, standby string) {
 		return nil
 	})
 	return holder, standby
+}
+
+// hardwareAddress of a VLAN pod on the VLAN.
+func (w *world) hardwareAddress(t *testing.T, pod string) string {
+	t.Helper()
+	h, err := w.nodes.Host(namespace, pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mac string
+	if err := h.Do(func() error {
+		link, err := net.InterfaceByName(v1alpha1.VLANInterface)
+		if err == nil {
+			mac = link.HardwareAddr.String()
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return mac
 }
 
 func isReady(p *corev1.Pod) bool {
