@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/densityops/oooi/api/v1alpha1"
+	"github.com/densityops/oooi/e2e/controlplane"
 	"github.com/densityops/oooi/e2e/stack"
 )
 
@@ -172,14 +174,14 @@ func (s *site) writesPods(t *testing.T, release int) *process {
 	return s.newProcess(t, "--roles", "reconcile", "--vlan-image", image(release))
 }
 
-// atRest waits for longer than every period of the hub, and fails when it writes anything.
-func (s *site) atRest(t *testing.T, mark func() []string) {
+// atRest waits for longer than every period of the hub, and fails when it has written anything since a mark, Leases aside.
+func (s *site) atRest(t *testing.T, mark controlplane.Mark) {
 	t.Helper()
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*restPeriod)
 	defer cancel()
 	if err := stack.Until(ctx, "the end of the period of rest", func(context.Context) error {
-		if writes := mark(); len(writes) > 0 {
+		if writes := s.writes(t, mark); len(writes) > 0 {
 			return stack.Final(fmt.Errorf("%d writes while nothing changed: %v", len(writes), writes))
 		}
 		if since := time.Since(start); since < restPeriod {
@@ -188,21 +190,6 @@ func (s *site) atRest(t *testing.T, mark func() []string) {
 		return nil
 	}); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// workloadWrites are those of hubs since now of what belongs to VLAN pods.
-func (s *site) workloadWrites(t *testing.T) func() []string {
-	t.Helper()
-	mark := s.mark(t)
-	return func() []string {
-		var writes []string
-		for _, w := range s.writes(t, mark) {
-			if w.Group != v1alpha1.GroupVersion.Group && w.Resource != "events" {
-				writes = append(writes, w.String())
-			}
-		}
-		return writes
 	}
 }
 
@@ -235,11 +222,11 @@ func TestVLANPods(t *testing.T) {
 	within(t, "the ways to both", each(workloads(infra, clusterA, clusterB), s.there), s.podsReady(infra, image(1)), s.owned(deployment(infra), infra))
 
 	s.quiet(t, 2*time.Second)
-	rest := s.workloadWrites(t)
-	s.atRest(t, rest)
-	hub.restart(t)
+	mark := s.mark(t)
+	s.atRest(t, mark)
+	hub.restart(t) // it finds everything as it is wanted
 	within(t, "the hub to lead again", hub.leads(true))
-	s.atRest(t, rest)
+	s.atRest(t, mark)
 
 	t.Run("edits", func(t *testing.T) { s.testWorkloadEdits(t, clusterA) })
 	t.Run("not ours", func(t *testing.T) { s.testNotOurs(t) })
@@ -673,4 +660,52 @@ func (s *site) watchUpgrade(t *testing.T) func() []string {
 		collecting.Wait()
 		return order
 	}
+}
+
+// TestHubWithoutRights runs a hub under roles of a release that knew no VLAN pods: children and statuses are written as ever, it is
+// said what is missing, and it heals.
+func TestHubWithoutRights(t *testing.T) {
+	t.Parallel()
+	s := newSite(t).withNeighbours(t)
+	if err := s.ControllerManager.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.deploy(t)
+	without := func(kind, name, resource string) {
+		t.Helper()
+		role, err := s.fetch(t.Context(), refers("rbac.authorization.k8s.io/v1", kind, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rules, _, err := unstructured.NestedSlice(role.Object, "rules")
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept := slices.DeleteFunc(rules, func(rule any) bool {
+			resources, _, _ := unstructured.NestedStringSlice(rule.(map[string]any), "resources")
+			return slices.Contains(resources, resource)
+		})
+		if len(kept) == len(rules) {
+			t.Fatalf("%s %s has no rule for %s", kind, name, resource)
+		}
+		text, err := json.Marshal(map[string]any{"rules": kept})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.patch(t, role, string(text))
+	}
+	without("ClusterRole", "oooi-hub", "deployments")
+	without("Role", "oooi-system/oooi-leader", "pods")
+	s.hubOfPod(t).start(t)
+	s.apply(t, s.plainInfra("first", s.vlan(1)), plainAttachment("first", "hcp"))
+	within(t, "children and statuses", s.children("first/first", true),
+		s.says("InfraClusterAttachment", "first/hcp", v1alpha1.ConditionReady, "False ControlPlaneNamespaceNotFound"),
+		s.says("Infra", "first/first", v1alpha1.ConditionVLANPodsReady, "False WorkloadNotWritten", "own pod oooi-system/", "forbidden"))
+	s.deploy(t)
+	without("ClusterRole", "oooi-hub", "deployments")
+	within(t, "the own pod to be read",
+		s.says("Infra", "first/first", v1alpha1.ConditionVLANPodsReady, "False WorkloadNotWritten", "cannot be read"), s.gone(shared("first/first")[0]))
+	s.startPods(t)
+	s.deploy(t)
+	afterReturn(t, "everything", s.podsReady("first/first", "oooi:latest"))
 }

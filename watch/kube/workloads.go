@@ -32,7 +32,7 @@ import (
 
 const (
 	// readPatience is how long the objects of VLAN pods may take to be read before it is said that they are not.
-	readPatience = 30 * time.Second
+	readPatience = 10 * time.Second
 	// cachePatience is how long a watch may take to show what was written.
 	cachePatience = 10 * time.Second
 	// calm is the least time between two writes of one Infra's objects that somebody else changes again and again.
@@ -426,12 +426,15 @@ func (w *workloads) writeNext(ctx context.Context) bool {
 	}
 	writing, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
+	started := w.clock()
 	err := w.write(writing, key)
 	_, leads = w.leads()
 	switch {
 	case ctx.Err() != nil:
 	case err != nil && !leads:
 		w.miss(key)
+	case errors.Is(err, context.DeadlineExceeded) && w.wroteSince(key, started):
+		w.queue.Add(key) // there was more to write than fits into one term of the lead
 	case isBehind(err):
 		w.queue.Forget(key)
 		w.queue.AddAfter(key, firstRetry)
@@ -451,6 +454,12 @@ func (w *workloads) mayWrite() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.complete()
+}
+
+func (w *workloads) wroteSince(key types.NamespacedName, start time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !w.wrote[key].Before(start)
 }
 
 // miss has everything written once this process leads and knows everything: planned sees to it.
