@@ -38,6 +38,8 @@ func (c *cluster) shareVLAN(config *rest.Config) (*sharedVLAN, error) {
 	}
 	if v.lease, err = kube.NewVLANLease(kube.VLANLeaseConfig{
 		REST: config, Log: c.log.With("part", "vlan lease"), Infra: infra, Identity: c.identity, Owner: c.owner,
+		Annotate: func(annotations map[string]string) { v.leases.Annotate(annotations) },
+		Learn:    func(annotations map[string]string) { v.leases.Learn(annotations) },
 	}); err != nil {
 		return nil, err
 	}

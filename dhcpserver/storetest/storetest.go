@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"testing"
 	"time"
 
@@ -144,7 +145,7 @@ func (s *test) check(t *testing.T, store dhcpserver.Store) {
 
 func (s *test) put(t *testing.T, store dhcpserver.Store, leases ...dhcpserver.Lease) {
 	t.Helper()
-	if errs := store.Put(s.ctx, leases); errs != nil {
+	if errs := tryPut(s.ctx, store, leases); errs != nil {
 		t.Fatalf("Put of %d leases: %v", len(leases), errs)
 	}
 	for _, l := range leases {
@@ -152,9 +153,59 @@ func (s *test) put(t *testing.T, store dhcpserver.Store, leases ...dhcpserver.Le
 	}
 }
 
+// tryPut puts leases again, as clients would have a server do, for as long as a shared medium cannot be reached: it may be slow.
+func tryPut(ctx context.Context, store dhcpserver.Store, leases []dhcpserver.Lease) []error {
+	errs := make([]error, len(leases))
+	left := make([]int, len(leases))
+	for i := range left {
+		left[i] = i
+	}
+	for failed := false; ; {
+		var again []dhcpserver.Lease
+		for _, i := range left {
+			again = append(again, leases[i])
+		}
+		answers := store.Put(ctx, again)
+		var unreachable []int
+		for n, i := range left {
+			errs[i] = nil
+			if answers != nil {
+				errs[i] = answers[n]
+			}
+			if errors.Is(errs[i], dhcpserver.ErrUnreachable) {
+				unreachable = append(unreachable, i)
+			}
+			failed = failed || errs[i] != nil && !errors.Is(errs[i], dhcpserver.ErrUnreachable)
+		}
+		left = unreachable
+		if len(left) == 0 && !failed {
+			return nil
+		}
+		if len(left) == 0 {
+			return errs
+		}
+		select {
+		case <-ctx.Done():
+			return errs
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// tryDelete deletes leases, again for as long as a shared medium cannot be reached.
+func tryDelete(ctx context.Context, store dhcpserver.Store, leases []dhcpserver.Lease) []error {
+	for {
+		errs := store.Delete(ctx, leases)
+		if !slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, dhcpserver.ErrUnreachable) }) || ctx.Err() != nil {
+			return errs
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
 func (s *test) delete(t *testing.T, store dhcpserver.Store, leases ...dhcpserver.Lease) {
 	t.Helper()
-	if errs := store.Delete(s.ctx, leases); errs != nil {
+	if errs := tryDelete(s.ctx, store, leases); errs != nil {
 		t.Fatalf("Delete of %d leases: %v", len(leases), errs)
 	}
 	for _, l := range leases {
@@ -166,7 +217,7 @@ func (s *test) delete(t *testing.T, store dhcpserver.Store, leases ...dhcpserver
 func (s *test) refused(t *testing.T, store dhcpserver.Store, l, current dhcpserver.Lease) {
 	t.Helper()
 	var conflict *dhcpserver.ConflictError
-	if errs := store.Put(s.ctx, []dhcpserver.Lease{l}); len(errs) != 1 || !errors.As(errs[0], &conflict) {
+	if errs := tryPut(s.ctx, store, []dhcpserver.Lease{l}); len(errs) != 1 || !errors.As(errs[0], &conflict) {
 		t.Fatalf("Put of %v: %v, want a conflict", l, errs)
 	}
 	if diff := cmp.Diff(current, conflict.Current, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
@@ -196,7 +247,7 @@ func (s *test) conflict(t *testing.T, m Medium) {
 	s.refused(t, one, later, again)
 	s.put(t, one, later)
 	// Nor does anybody delete what somebody else has written.
-	errs := other.Delete(s.ctx, []dhcpserver.Lease{again})
+	errs := tryDelete(s.ctx, other, []dhcpserver.Lease{again})
 	if conflict := (*dhcpserver.ConflictError)(nil); len(errs) != 1 || !errors.As(errs[0], &conflict) || conflict.Current.MAC != later.MAC {
 		t.Errorf("Delete: %v, want a conflict", errs)
 	}
@@ -213,8 +264,8 @@ func (s *test) conflict(t *testing.T, m Medium) {
 		ones, others = append(ones, lease(addr, 1)), append(others, lease(addr, 2))
 	}
 	told := make(chan []error)
-	go func() { told <- other.Put(s.ctx, others) }()
-	errs, errsOther := one.Put(s.ctx, ones), <-told
+	go func() { told <- tryPut(s.ctx, other, others) }()
+	errs, errsOther := tryPut(s.ctx, one, ones), <-told
 	for i := range ones {
 		got, gotOther := errs == nil || errs[i] == nil, errsOther == nil || errsOther[i] == nil
 		switch {
@@ -238,7 +289,7 @@ func PutUntilKilled(ctx context.Context, store dhcpserver.Store, w io.Writer) er
 	addr := netip.AddrFrom4([4]byte{10, byte(len(loaded) >> 8), byte(len(loaded)), 0}) // other ones for each life
 	for {
 		addr = addr.Next()
-		if errs := store.Put(ctx, []dhcpserver.Lease{lease(addr.String(), 7)}); errs != nil {
+		if errs := tryPut(ctx, store, []dhcpserver.Lease{lease(addr.String(), 7)}); errs != nil {
 			return errs[0]
 		}
 		if _, err := fmt.Fprintln(w, addr); err != nil {

@@ -525,7 +525,11 @@ func (l *Leases) Delete(ctx context.Context, leases []dhcpserver.Lease) []error 
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	errs := make([]error, len(leases))
-	l.each(ctx, len(leases), func(ctx context.Context, i int) { errs[i] = l.delete(ctx, leases[i].Address) })
+	l.each(ctx, len(leases), func(ctx context.Context, i int) {
+		if errs[i] = l.delete(ctx, leases[i].Address); isAway(errs[i]) {
+			errs[i] = fmt.Errorf("%w: %w", dhcpserver.ErrUnreachable, errs[i])
+		}
+	})
 	var gone []dhcpserver.Lease
 	for i := range leases {
 		if errs[i] == nil {

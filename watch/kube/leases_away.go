@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -61,6 +62,8 @@ func (c *contact) RoundTrip(request *http.Request) (*http.Response, error) {
 	switch {
 	case err != nil && errors.Is(request.Context().Err(), context.Canceled):
 		// Nobody waits for the answer any more.
+	case err == nil && response.StatusCode == http.StatusTooManyRequests:
+		// It is there, and will be asked again: what this request was for may still work out.
 	case err != nil || overloaded(response.StatusCode):
 		c.mu.Lock()
 		last := c.last
@@ -131,9 +134,17 @@ func (l *Leases) TakeOver(renewed time.Time) {
 // hold holds every lease that was active at a time, the zero time: every one, for one lease time from now.
 func (l *Leases) hold(since time.Time) {
 	now := l.cfg.Clock().Round(0)
-	h := leaseHold{Since: since.Round(0), Until: now.Add(l.leaseTime(since))}
+	l.addHold(leaseHold{Since: since.Round(0).UTC(), Until: now.Add(l.leaseTime(since)).UTC()}, now)
+}
+
+// addHold keeps a hold, and tells the server. Those that are over are forgotten.
+func (l *Leases) addHold(h leaseHold, now time.Time) {
 	l.mu.Lock()
 	holds := slices.DeleteFunc(slices.Clone(l.holds), func(h leaseHold) bool { return !now.Before(h.Until) })
+	if slices.ContainsFunc(holds, h.same) {
+		l.mu.Unlock()
+		return
+	}
 	holds = append(holds, h)
 	if len(holds) > mostHolds {
 		for _, other := range holds {
@@ -152,6 +163,45 @@ func (l *Leases) hold(since time.Time) {
 	l.keepState(false)
 	if tell != nil {
 		tell(h.Since, h.Until)
+	}
+}
+
+func (h leaseHold) same(other leaseHold) bool {
+	return h.Since.Equal(other.Since) && h.Until.Equal(other.Until)
+}
+
+// holdsAnnotation of the Lease of a VLAN is what its holder holds, for the next one: a third pod must hold what the
+// second one did after the first.
+const holdsAnnotation = "hostedcluster.densityops.com/dhcp-holds"
+
+// Annotate adds to the annotations of the Lease of the VLAN what the next holder must know.
+func (l *Leases) Annotate(annotations map[string]string) {
+	now := l.cfg.Clock()
+	l.mu.Lock()
+	holds := slices.DeleteFunc(slices.Clone(l.holds), func(h leaseHold) bool { return !now.Before(h.Until) })
+	l.mu.Unlock()
+	if len(holds) == 0 {
+		return
+	}
+	text, err := json.Marshal(holds)
+	if err != nil {
+		l.cfg.Log.Error("holds of DHCP leases are not told to the next holder", "error", err)
+		return
+	}
+	annotations[holdsAnnotation] = string(text)
+}
+
+// Learn reads what Annotate wrote. What cannot be is ignored: somebody may have edited the Lease.
+func (l *Leases) Learn(annotations map[string]string) {
+	var holds []leaseHold
+	if text := annotations[holdsAnnotation]; text == "" || json.Unmarshal([]byte(text), &holds) != nil {
+		return
+	}
+	now := l.cfg.Clock()
+	for _, h := range holds {
+		if now.Before(h.Until) && h.Until.Before(now.Add(l.leaseTime(h.Since)+clockSlack)) {
+			l.addHold(h, now)
+		}
 	}
 }
 

@@ -30,6 +30,7 @@ import (
 	"github.com/densityops/oooi/dhcpserver"
 	"github.com/densityops/oooi/dhcpserver/storetest"
 	"github.com/densityops/oooi/e2e/controlplane"
+	"github.com/densityops/oooi/holder"
 	"github.com/densityops/oooi/watch/kube"
 )
 
@@ -78,6 +79,7 @@ spec: {address: 192.0.2.1, mac: "02:00:00:00:00:01", start: "2026-03-01T12:00:00
 		"renewed by both":         testRenewedByBoth,
 		"a standby knows all":     testAStandbyKnowsAll,
 		"nothing known":           testNothingKnown,
+		"a third pod":             testAThirdPod,
 		"a damaged state folder":  testADamagedStateFolder,
 		"through the DHCP server": testThroughTheServer,
 	} {
@@ -242,11 +244,18 @@ func (p *pod) load(t *testing.T) map[string]dhcpserver.Lease {
 	return byAddr
 }
 
+// put puts leases, again while the API cannot be reached in time: it is slow when there is much to do.
 func (p *pod) put(t *testing.T, leases ...dhcpserver.Lease) {
 	t.Helper()
-	if errs := p.Put(t.Context(), leases); errs != nil {
-		t.Fatal(errs)
-	}
+	until(t, "leases are put", func() bool {
+		errs := p.Put(t.Context(), leases)
+		for _, err := range errs {
+			if err != nil && !errors.Is(err, dhcpserver.ErrUnreachable) {
+				t.Fatal(errs)
+			}
+		}
+		return errs == nil
+	})
 }
 
 // refuses is the error of a lease that is not given.
@@ -500,6 +509,52 @@ func testAStandbyKnowsAll(t *testing.T, l *lab) {
 			t.Errorf("%s is until %s, want %s", lease.Address, got, lease.Expires)
 		}
 	}
+}
+
+// testAThirdPod takes over from one that has just taken over from one that may have renewed anything.
+func testAThirdPod(t *testing.T, l *lab) {
+	first := l.start(t, t.TempDir(), l.AdminConfig())
+	first.load(t)
+	lease := l.active("127.0.67.100", 1)
+	first.put(t, lease)
+	first.stop()
+	renewed := l.now()
+	l.advance(61 * time.Minute) // the first one may have renewed until now
+	second := l.start(t, t.TempDir(), l.AdminConfig())
+	second.TakeOver(renewed)
+	second.load(t)
+	vlan := func(p *pod) *kube.VLANLease {
+		v, err := kube.NewVLANLease(kube.VLANLeaseConfig{
+			REST: l.AdminConfig(), Log: slog.New(slog.DiscardHandler), Infra: types.NamespacedName{Namespace: "clusters", Name: l.infra},
+			Owner: func() *metav1.OwnerReference { return nil }, Annotate: p.Annotate, Learn: p.Learn,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	if _, err := vlan(second).Put(t.Context(), holder.Record{Holder: "second", Epoch: 1, Renewed: l.now()}); err != nil {
+		t.Fatal(err)
+	}
+	second.stop()
+	third := l.start(t, t.TempDir(), l.AdminConfig())
+	record, err := vlan(third).Get(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	third.TakeOver(record.Renewed)
+	third.load(t)
+	if err := third.refuses(t, l.active("127.0.67.100", 2)); !errors.As(err, new(*dhcpserver.ConflictError)) {
+		t.Errorf("error %v", err)
+	}
+	annotations := map[string]string{}
+	third.Annotate(annotations)
+	if len(annotations) != 1 {
+		t.Errorf("the third one tells the next one %v", annotations)
+	}
+	third.Learn(map[string]string{"hostedcluster.densityops.com/dhcp-holds": `[{"since": "2020-01-01T00:00:00Z", "until": "2120-01-01T00:00:00Z"}]`})
+	l.advance(62 * time.Minute)
+	third.put(t, l.active("127.0.67.100", 2))
 }
 
 // testNothingKnown is a new pod that never saw the API.

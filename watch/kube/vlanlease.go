@@ -52,6 +52,9 @@ type VLANLeaseConfig struct {
 	Identity string
 	// Owner is the Infra, so that the Lease goes with it; nil: not known yet.
 	Owner func() *metav1.OwnerReference
+	// Annotate adds to the annotations of the Lease what its next holder must know, and Learn is given those that are
+	// there (Leases.Annotate, Leases.Learn); nil: nothing.
+	Annotate, Learn func(annotations map[string]string)
 }
 
 // VLANLease is the coordination Lease of one VLAN, which says which of its pods is the holder. It implements holder.Lock.
@@ -119,6 +122,7 @@ func (l *VLANLease) handler() toolscache.ResourceEventHandler {
 	return handler(func(object client.Object) {
 		lease := object.(*coordinationv1.Lease)
 		if lease.Name == l.name() {
+			l.learn(lease)
 			l.see(l.read(lease))
 			return
 		}
@@ -210,9 +214,16 @@ func (l *VLANLease) Get(ctx context.Context) (holder.Record, error) {
 	if err != nil {
 		return holder.Record{}, fmt.Errorf("Lease %s/%s: %w", l.cfg.Infra.Namespace, l.name(), err)
 	}
+	l.learn(&lease)
 	r := l.read(&lease)
 	l.see(r)
 	return r, nil
+}
+
+func (l *VLANLease) learn(lease *coordinationv1.Lease) {
+	if l.cfg.Learn != nil {
+		l.cfg.Learn(lease.Annotations)
+	}
 }
 
 // Put implements holder.Lock.
@@ -256,6 +267,9 @@ func (l *VLANLease) write(r holder.Record) *coordinationv1.Lease {
 	}
 	if owner := l.cfg.Owner(); owner != nil {
 		lease.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
+	if l.cfg.Annotate != nil {
+		l.cfg.Annotate(lease.Annotations)
 	}
 	return lease
 }
