@@ -64,6 +64,8 @@ type address struct {
 type sighting struct {
 	mac [6]byte
 	at  time.Duration
+	// ours: it was, or pretended to be, another pod of this Infra.
+	ours bool
 }
 
 // announcements are due this long after the claim. The second is for neighbours that lost the first.
@@ -77,7 +79,7 @@ func (e *engine) claimAll(now, notAfter time.Duration) {
 		}
 		a := &address{addr: addr}
 		e.addrs[addr] = a
-		if s, ok := e.strangers[addr]; ok && now-s.at < uncontestedAfter {
+		if s, ok := e.strangers[addr]; ok && now-s.at < uncontestedAfter && (!s.ours || e.lock.despite) {
 			a.stranger, a.seen = s.mac, s.at
 		}
 		if e.ever[addr] && !e.tenure.careful {
@@ -214,12 +216,13 @@ func (e *engine) refresh(a *address, now time.Duration) bool {
 func (e *engine) sighted(s vlan.Sighting, now time.Duration) {
 	ours := e.ours(s.MAC)
 	if e.tenure == nil {
-		switch {
-		case ours && !s.Probe:
-			e.asked = 0
-		case !s.Probe:
-			e.strangers[s.Address] = sighting{mac: s.MAC, at: now}
+		if s.Probe {
+			return
 		}
+		if ours {
+			e.asked = 0
+		}
+		e.strangers[s.Address] = sighting{mac: s.MAC, at: now, ours: ours}
 		return
 	}
 	a := e.addrs[s.Address]
@@ -236,7 +239,7 @@ func (e *engine) sighted(s vlan.Sighting, now time.Duration) {
 			e.log.Warn("address is in use by another host", "address", a.addr, "mac", macString(s.MAC))
 		}
 		a.phase, a.stranger, a.next = refused, s.MAC, now+refusedFor
-	case a.phase == held && !s.Probe && !ours:
+	case a.phase == held && !s.Probe && !e.peers.heard(s.MAC, now):
 		e.contest(a, s.MAC, now)
 	}
 }

@@ -62,7 +62,7 @@ func startCapture(t *testing.T, v *vlan) *capture {
 				return
 			case <-ticker.C:
 			}
-			for _, addr := range v.addresses {
+			for _, addr := range v.served() {
 				_ = unix.Sendto(asker, whoHas(bridge.HardwareAddr, addr), 0, &unix.SockaddrLinklayer{Ifindex: bridge.Index}) // the bridge may be gone
 			}
 			c.read()
@@ -139,10 +139,13 @@ func (c *capture) parse(b []byte) (sent, bool) {
 	case unix.ETH_P_ARP:
 		e.addr, e.what = netip.AddrFrom4([4]byte(b[28:])), "arp"
 		e.mac = net.HardwareAddr(b[22:28]).String()
+		if e.addr == netip.AddrFrom4([4]byte(b[38:])) {
+			e.what = "announcement"
+		}
 	case unix.ETH_P_IP:
 		e.addr, e.what = netip.AddrFrom4([4]byte(b[26:])), "ip"
 	}
-	return e, slices.Contains(c.vlan.addresses, e.addr)
+	return e, slices.Contains(c.vlan.served(), e.addr)
 }
 
 func arrival(oob []byte) time.Time {
@@ -190,7 +193,7 @@ func (c *capture) runs(addr netip.Addr) []captureRun {
 
 func (c *capture) String() string {
 	var b strings.Builder
-	for _, addr := range c.vlan.addresses {
+	for _, addr := range c.vlan.served() {
 		for _, r := range c.runs(addr) {
 			fmt.Fprintf(&b, "%s: %s from %s to %s, %d packets\n", addr, r.mac, r.first.Format("05.000"), r.last.Format("05.000"), r.packets)
 		}
@@ -206,7 +209,7 @@ func (c *capture) changed(t *testing.T, pods ...*pod) {
 	for i, p := range pods {
 		want[i] = p.mac
 	}
-	for _, addr := range c.vlan.addresses {
+	for _, addr := range c.vlan.served() {
 		eventually(t, fmt.Sprintf("%s answers for %s\n%s", pods[len(pods)-1].name, addr, c), func() bool {
 			runs := c.runs(addr)
 			return len(runs) >= len(pods) && runs[len(runs)-1].mac == want[len(want)-1] && runs[len(runs)-1].packets > 3

@@ -122,6 +122,8 @@ type verdict struct {
 	careful bool
 	// pause: leave the holder of before the time to hear of it.
 	pause bool
+	// despite: somebody answers with the MAC of the holder of before.
+	despite bool
 	// robbed: the record went to one that is not heard.
 	robbed bool
 	// why is for people.
@@ -206,7 +208,7 @@ func (f *facts) asStandby() verdict {
 	}
 	for i := range f.peers {
 		if p := &f.peers[i]; f.fresh(p) && p.holding {
-			return verdict{}
+			return verdict{ask: f.now-p.heard >= askAfter}
 		}
 	}
 	if !f.known {
@@ -259,7 +261,7 @@ func (f *facts) vacant() (verdict, time.Duration) {
 		v.act, v.pause, v.why = take, true, other+" is silent on the VLAN"
 	case !renews && !f.away && silent >= validFor:
 		// It neither renews the record nor says anything: whoever answers with its MAC is somebody else.
-		v.act, v.pause, v.why = take, true, other+" is silent, and did not renew the record"
+		v.act, v.pause, v.despite, v.why = take, true, true, other+" is silent, and did not renew the record"
 	}
 	return v, last
 }

@@ -118,7 +118,7 @@ func newEngine(h *Holder) (*engine, error) {
 	for name, key := range e.memory.Peers {
 		list = append(list, Peer{name, key})
 	}
-	e.peers.set(list)
+	e.peers.set(list, 0)
 	return e, nil
 }
 
@@ -223,6 +223,7 @@ func (e *engine) turn() {
 	case take:
 		e.take(v)
 	case takeUnrecorded:
+		e.lock.despite = false
 		e.begin(tenure{
 			epoch: max(e.lock.record.Epoch, e.lock.epoch) + 1, careful: v.careful, began: now, previous: e.lock.record.Renewed,
 		}, v.why)

@@ -44,7 +44,7 @@ func (v *vlan) goesOn(t *testing.T, p *pod, during time.Duration) {
 	t.Helper()
 	began := time.Now()
 	eventually(t, p.name+" goes on", func() bool {
-		runs := v.capture.runs(v.addresses[0])
+		runs := v.capture.runs(v.served()[0])
 		return len(runs) > 0 && runs[len(runs)-1].mac == p.mac && runs[len(runs)-1].last.Sub(began) > during
 	})
 }

@@ -16,6 +16,7 @@ const (
 	maxRetired              = 64
 	maxCandidates           = 2
 	echoFor                 = 10 * time.Second
+	unlistedFor             = 30 * time.Second
 	resultAccepted          = "accepted"
 	resultMalformed         = "malformed"
 	resultOwnName           = "own_name"
@@ -57,8 +58,9 @@ func newPeers(self string, nonce uint64) *peers {
 	return &peers{self: self, nonce: nonce, known: map[string]*peer{}, strange: rate.NewLimiter(strangeFramesPerSecond, strangeFramesPerSecond)}
 }
 
-// set replaces who is known.
-func (ps *peers) set(list []Peer) {
+// set replaces who is known. One that is not listed any more is known on for as long as it is heard: it may be a holder that the
+// cluster has given up because it is cut off from there.
+func (ps *peers) set(list []Peer, now time.Duration) {
 	keep := map[string]bool{}
 	for _, p := range list {
 		if p.Name == ps.self || len(p.Key) != ed25519.PublicKeySize {
@@ -69,8 +71,8 @@ func (ps *peers) set(list []Peer) {
 			ps.known[p.Name] = &peer{name: p.Name, key: p.Key, limit: rate.NewLimiter(peerFramesPerSecond, peerFramesPerSecond)}
 		}
 	}
-	for name := range ps.known {
-		if !keep[name] {
+	for name, p := range ps.known {
+		if !keep[name] && (p.heard == 0 || now-p.heard > unlistedFor) {
 			delete(ps.known, name)
 		}
 	}
@@ -155,6 +157,16 @@ func (ps *peers) echoes(now time.Duration) []uint64 {
 func (ps *peers) has(mac [6]byte) bool {
 	for _, p := range ps.known {
 		if p.heard != 0 && p.said.mac == mac {
+			return true
+		}
+	}
+	return false
+}
+
+// heard tells whether a peer with the MAC is heard now: what it does, decide looks at.
+func (ps *peers) heard(mac [6]byte, now time.Duration) bool {
+	for _, p := range ps.known {
+		if p.heard != 0 && p.said.mac == mac && now-p.heard <= silence {
 			return true
 		}
 	}

@@ -33,7 +33,9 @@ type lockState struct {
 	taking time.Duration
 	// pause is that of the tenure that is being asked for.
 	pause time.Duration
-	peers map[string]ed25519.PublicKey
+	// despite: it is asked for although the MAC of the holder of before answers.
+	despite bool
+	peers   map[string]ed25519.PublicKey
 }
 
 func (l *lockState) cancel() {
@@ -96,7 +98,7 @@ func (e *engine) take(v verdict) {
 		return
 	}
 	e.log.Info("taking the record", "because", v.why)
-	e.lock.pause = 0
+	e.lock.pause, e.lock.despite = 0, v.despite
 	if v.pause {
 		e.lock.pause = pause
 	}
@@ -224,7 +226,7 @@ func (e *engine) see(now time.Duration) {
 		}
 		if e.lock.peers == nil || !maps.EqualFunc(seen, e.lock.peers, func(a, b ed25519.PublicKey) bool { return a.Equal(b) }) {
 			e.lock.peers = seen
-			e.peers.set(list)
+			e.peers.set(list, now)
 		}
 	}
 }
