@@ -146,11 +146,18 @@ func (s *Server) Leases() []Lease {
 
 // Problem returns why leases cannot be made durable, and nil while the last commit worked. While there is a
 // problem the clients whose leases cannot be written get no answer. The next client that asks is the next try:
-// when that one's lease can be written the problem is over. Nothing is tried while nobody asks.
+// when that one's lease can be written the problem is over. Nothing is tried while nobody asks; but that a shared store could
+// not be reached is no problem any more once the store says that it can.
 func (s *Server) Problem() error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.problem
+	problem := s.problem
+	s.mu.Unlock()
+	if shared, ok := s.store.(SharedStore); ok && errors.Is(problem, ErrUnreachable) {
+		if _, away := shared.Away(); !away {
+			return nil
+		}
+	}
+	return problem
 }
 
 // Run answers what the Conns bring until ctx ends, then closes them, writes what is left to write,

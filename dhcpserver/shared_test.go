@@ -2,6 +2,8 @@ package dhcpserver
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"testing"
@@ -88,7 +90,10 @@ type shared struct {
 	memory
 	foreign map[netip.Addr]Lease
 	onHold  func(since, until time.Time)
+	away    bool
 }
+
+func (s *shared) Away() (time.Time, bool) { return time.Time{}, s.away }
 
 func (s *shared) OnHold(hold func(since, until time.Time)) { s.onHold = hold }
 
@@ -204,6 +209,25 @@ func TestAStoreSaysWhatToHold(t *testing.T) {
 	v.now = v.now.Add(2 * time.Hour)
 	store.onHold(since, v.now.Add(time.Hour))
 	v.expect("02 DISCOVER requested=192.0.2.100", "OFFER 192.0.2.101 -> 02")
+}
+
+func TestAStoreThatIsBackIsNoProblem(t *testing.T) {
+	v, store := newShared(t)
+	store.away, store.fail = true, fmt.Errorf("lease: %w", ErrUnreachable)
+	v.say("01 DISCOVER")
+	v.expect("01 REQUEST server=192.0.2.2 requested=192.0.2.100", "silence")
+	if err := v.server.Problem(); !errors.Is(err, ErrUnreachable) {
+		t.Errorf("problem %v", err)
+	}
+	store.away = false
+	if err := v.server.Problem(); err != nil {
+		t.Errorf("problem %v", err)
+	}
+	store.fail = errors.New("disk full")
+	v.expect("01 REQUEST server=192.0.2.2 requested=192.0.2.100", "silence")
+	if err := v.server.Problem(); err == nil {
+		t.Error("a store that fails and is there is no problem")
+	}
 }
 
 func TestLeasesLongOverAreForgotten(t *testing.T) {

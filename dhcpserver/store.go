@@ -37,6 +37,8 @@ type SharedStore interface {
 	// for what is to be held already, and whenever that changes, before any Put that it matters to. A second call
 	// replaces the first.
 	OnHold(hold func(since, until time.Time))
+	// Away tells whether the store cannot be reached, and since when.
+	Away() (since time.Time, away bool)
 }
 
 // ErrUnreachable is in the chain of what SharedStore.Put returns while the store cannot be reached: known leases are

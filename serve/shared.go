@@ -228,6 +228,7 @@ func (p *publisher) applySharedDHCP(ctx context.Context, child *v1alpha1.DHCPSer
 	p.dhcp.apply(ctx, address, model, func(registry *prometheus.Registry) (*dhcpserver.Server, error) {
 		return dhcpserver.NewServer(dhcpserver.Config{
 			Log: p.dhcp.log, Registerer: p.labelled(registry), Store: p.server.cfg.Shared.Leases, Changed: p.server.cfg.LeasesChanged,
+			Forget: true,
 		})
 	}, func(ctx context.Context, server *dhcpserver.Server, ready func()) error {
 		return p.runDHCP(ctx, server, address, ready)
