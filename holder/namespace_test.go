@@ -46,7 +46,9 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		return
-	case slices.ContainsFunc(os.Args, func(arg string) bool { return strings.HasPrefix(arg, "-test.fuzz") && !strings.HasPrefix(arg, "-test.fuzzcachedir") }):
+	case slices.ContainsFunc(os.Args, func(arg string) bool {
+		return strings.HasPrefix(arg, "-test.fuzz") && !strings.HasPrefix(arg, "-test.fuzzcachedir")
+	}):
 		// Fuzzing has its own processes, which talk over what they inherit; and what is fuzzed touches nothing.
 		os.Exit(m.Run())
 	case os.Getenv(inside) != "":

@@ -12,7 +12,8 @@
 // An interface that goes down or away is waited for: Receive says so, and opens it again, by name,
 // when it is called again.
 //
-// Claim puts server addresses on the interface and announces them (RFC 5227).
+// Claim puts server addresses on the interface for good and announces them (RFC 5227). For who shares them with other pods, Link has what
+// package holder decides with: Keep puts an address on for two seconds at a time, and Wire sends and hears ARP and frames.
 //
 // The package must never change anything of an interface but the addresses and the one route that
 // it was told to claim, and never trust a byte that came from the wire: tenants share it.
