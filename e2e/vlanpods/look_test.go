@@ -33,16 +33,10 @@ func eventually(t *testing.T, what string, condition func(context.Context) error
 // holder.
 func (w *world) settle(t *testing.T) {
 	t.Helper()
-	manifests, err := kustomize(t.Context(), "deploy/examples/vlan100")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.Apply(t.Context(), "kubectl", manifests); err != nil {
-		t.Fatal(err)
-	}
+	w.apply(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
-	err = w.available(ctx, namespace, v1alpha1.VLANName(infra))
+	err := w.available(ctx, namespace, v1alpha1.VLANName(infra))
 	if err == nil {
 		err = stack.Until(ctx, "a holder", func(ctx context.Context) error {
 			_, err := w.holder(ctx)
