@@ -73,11 +73,14 @@ type workloads struct {
 	settingsErr   error                                         // why not
 	infras        map[types.NamespacedName]*wantedInfra         // nil: nothing is planned yet
 	there         map[workloadKey]client.Object                 // as the watches have it
-	events        map[workloadKey]int64                         // of the watches, counted
-	applied       map[workloadKey]appliedObject                 // by this process
-	failures      map[types.NamespacedName]error
-	wrote         map[types.NamespacedName]time.Time
-	waiting       map[types.NamespacedName]bool // for their turn to be upgraded
+	// belonging are those of there, by the Infras that they say they belong to, as belongsTo names them.
+	belonging map[types.NamespacedName]map[workloadKey]client.Object
+	events    map[workloadKey]int64         // of the watches, counted
+	applied   map[workloadKey]appliedObject // by this process
+	failures  map[types.NamespacedName]error
+	wrote     map[types.NamespacedName]time.Time
+	waiting   map[types.NamespacedName]bool // for their turn to be upgraded
+	turn      *turn                         // whose it is; nil: something has changed
 	// missed: something was not written because this process did not lead, or had not read everything.
 	missed bool
 }
@@ -142,7 +145,7 @@ func newWorkloads(h *Hub) (*workloads, error) {
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstRetry, lastRetry)),
 		metrics: h.metrics, leads: h.leadsUntil, changed: h.world.notify, started: h.cfg.Clock(),
 		namespaceThere: func(name string) bool { return known(h.world, h.world.namespaces, types.NamespacedName{Name: name}) },
-		there:          map[workloadKey]client.Object{}, events: map[workloadKey]int64{}, applied: map[workloadKey]appliedObject{},
+		there:          map[workloadKey]client.Object{}, belonging: map[types.NamespacedName]map[workloadKey]client.Object{}, events: map[workloadKey]int64{}, applied: map[workloadKey]appliedObject{},
 		failures: map[types.NamespacedName]error{}, wrote: map[types.NamespacedName]time.Time{},
 		waiting: map[types.NamespacedName]bool{}, missed: true,
 	}
@@ -242,18 +245,52 @@ func (w *workloads) note(object client.Object, there bool) {
 	if was {
 		concerned = append(concerned, w.concerned(key, before)...)
 	}
-	if there {
-		w.there[key] = object
-	} else {
-		delete(w.there, key)
-	}
+	w.keep(key, object, there)
 	if _, ok := object.(*appsv1.Deployment); ok {
+		w.turn = nil
 		concerned = append(concerned, slices.Collect(maps.Keys(w.waiting))...)
 		if !was || !there || !sameDeployment(before, object) {
 			w.changed()
 		}
 	}
 	w.enqueue(concerned...)
+}
+
+// keep has there and belonging hold an object, or no longer hold it. The lock is held.
+func (w *workloads) keep(key workloadKey, object client.Object, there bool) {
+	if before, was := w.there[key]; was {
+		for _, infra := range belongsTo(before) {
+			delete(w.belonging[infra], key)
+			if len(w.belonging[infra]) == 0 {
+				delete(w.belonging, infra)
+			}
+		}
+		delete(w.there, key)
+	}
+	if !there {
+		return
+	}
+	w.there[key] = object
+	for _, infra := range belongsTo(object) {
+		if w.belonging[infra] == nil {
+			w.belonging[infra] = map[workloadKey]client.Object{}
+		}
+		w.belonging[infra][key] = object
+	}
+}
+
+// belongsTo names the Infras that an object says it belongs to, by its owners and labels, with names as labels have them.
+func belongsTo(object client.Object) []types.NamespacedName {
+	var infras []types.NamespacedName
+	for _, owner := range object.GetOwnerReferences() {
+		if owner.Kind == "Infra" {
+			infras = append(infras, types.NamespacedName{Namespace: object.GetNamespace(), Name: v1alpha1.LabelValue(owner.Name)})
+		}
+	}
+	if label := object.GetLabels()[v1alpha1.LabelInfra]; label != "" {
+		infras = append(infras, types.NamespacedName{Namespace: cmp.Or(object.GetLabels()[v1alpha1.LabelInfraNamespace], object.GetNamespace()), Name: label})
+	}
+	return infras
 }
 
 // enqueue hands Infras to the writers. The lock is held.
@@ -267,35 +304,22 @@ func (w *workloads) enqueue(infras ...types.NamespacedName) {
 	}
 }
 
-// concerned are the Infras that an object belongs to, or that want an object of its name. The lock is held.
+// concerned are the Infras that an object belongs to, or that want an object of its name; for one that does not exist, its name
+// as a label. The lock is held.
 func (w *workloads) concerned(key workloadKey, object client.Object) []types.NamespacedName {
+	belongs := belongsTo(object)
 	var infras []types.NamespacedName
-	for _, owner := range object.GetOwnerReferences() {
-		if owner.Kind == "Infra" {
-			infras = append(infras, types.NamespacedName{Namespace: object.GetNamespace(), Name: owner.Name})
-		}
-	}
-	if label := object.GetLabels()[v1alpha1.LabelInfra]; label != "" {
-		namespace := cmp.Or(object.GetLabels()[v1alpha1.LabelInfraNamespace], object.GetNamespace())
-		infras = append(infras, w.infraLabelled(namespace, label))
-	}
 	for infra, want := range w.infras {
-		if want.byKey[key] != nil {
+		label := types.NamespacedName{Namespace: infra.Namespace, Name: v1alpha1.LabelValue(infra.Name)}
+		if i := slices.Index(belongs, label); i >= 0 {
+			belongs[i] = infra
+		} else if want.byKey[key] != nil {
 			infras = append(infras, infra)
 		}
 	}
+	infras = append(infras, belongs...)
 	slices.SortFunc(infras, compareNames)
 	return slices.Compact(infras)
-}
-
-// infraLabelled is the Infra that a label means; if there is none, its name is taken to be the label. The lock is held.
-func (w *workloads) infraLabelled(namespace, label string) types.NamespacedName {
-	for infra := range w.infras {
-		if infra.Namespace == namespace && v1alpha1.LabelValue(infra.Name) == label {
-			return infra
-		}
-	}
-	return types.NamespacedName{Namespace: namespace, Name: label}
 }
 
 func compareNames(a, b types.NamespacedName) int {
@@ -332,7 +356,7 @@ func (w *workloads) planned(result *plan.Result) {
 			delete(w.wrote, key)
 		}
 	}
-	w.infras = infras
+	w.infras, w.turn = infras, nil
 	if !leads || !w.complete() {
 		w.missed = true
 		return

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -80,9 +81,25 @@ func (w *workloads) waits(infra types.NamespacedName, wanted *wantedObject) bool
 	return true
 }
 
-// first is the Infra whose turn it is: one that is being upgraded, or else the next one of those that are pending, which are all
-// that are to be upgraded. The lock is held.
-func (w *workloads) first() (first types.NamespacedName, pending []types.NamespacedName) {
+// turn is the Infra whose turn it is to be upgraded: one that is being upgraded, or else the next one of those that are pending,
+// which are all that are to be upgraded.
+type turn struct {
+	first   types.NamespacedName
+	pending int
+	at      time.Time
+}
+
+// first tells whose turn it is, and how many are pending. The lock is held.
+func (w *workloads) first() (types.NamespacedName, int) {
+	// That a watch is late ends with time.
+	if now := w.clock(); w.turn == nil || now.Sub(w.turn.at) >= time.Second {
+		w.turn = w.findTurn()
+		w.turn.at = now
+	}
+	return w.turn.first, w.turn.pending
+}
+
+func (w *workloads) findTurn() *turn {
 	var ready, others, under []types.NamespacedName
 	for infra, want := range w.infras {
 		d := want.deployment()
@@ -103,11 +120,11 @@ func (w *workloads) first() (first types.NamespacedName, pending []types.Namespa
 	for _, infras := range [][]types.NamespacedName{under, ready, others} {
 		slices.SortFunc(infras, compareNames)
 	}
-	pending = slices.Concat(ready, others)
-	if all := slices.Concat(under, pending); len(all) > 0 {
-		first = all[0]
+	t := &turn{pending: len(ready) + len(others)}
+	if all := slices.Concat(under, ready, others); len(all) > 0 {
+		t.first = all[0]
 	}
-	return first, pending
+	return t
 }
 
 // deployment is the Deployment that an Infra wants; nil: none.
@@ -128,7 +145,7 @@ func (w *workloads) upgradesPending() float64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	_, pending := w.first()
-	return float64(len(pending))
+	return float64(pending)
 }
 
 // condition says how the VLAN pods of an Infra are; nil: there are to be none.
@@ -202,8 +219,8 @@ func (w *workloads) judge(c *metav1.Condition, infra types.NamespacedName, wante
 		if ahead := w.deployment(first); ahead != nil && !rolledOut(ahead) {
 			c.Message += ", where " + counts(ahead)
 		}
-	case first == infra && wasUpgraded(there) && len(pending) > 0:
-		c.Message += fmt.Sprintf("; the upgrade of other Infras waits for it: %d", len(pending))
+	case first == infra && wasUpgraded(there) && pending > 0:
+		c.Message += fmt.Sprintf("; the upgrade of other Infras waits for it: %d", pending)
 	}
 }
 

@@ -151,6 +151,7 @@ func (f *fleet) ready(names ...string) {
 // turns tells which Infras may write their Deployments now.
 func (f *fleet) turns() string {
 	var may []string
+	f.turn = nil
 	for key, want := range f.infras {
 		if d := want.deployment(); d != nil && !d.isIn(f.there[d.key], appliedObject{}) && !f.waits(key, d) {
 			may = append(may, key.Name)
@@ -162,6 +163,7 @@ func (f *fleet) turns() string {
 
 // say is the condition of an Infra.
 func (f *fleet) say(name string) string {
+	f.turn = nil
 	c := &metav1.Condition{Status: metav1.ConditionFalse}
 	f.judge(c, f.key(name), f.infras[f.key(name)].deployment(), f.deployment(f.key(name)))
 	return fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message)
@@ -206,8 +208,8 @@ func TestOneInfraIsUpgradedAtATime(t *testing.T) {
 	f.expect("before its controller has looked", f.turns(), "")
 	d.Status.ObservedGeneration++
 	f.expect("when it is ready", f.turns(), "b")
-	if got := f.pendingNow(); got != 2 {
-		t.Errorf("%d are pending", got)
+	if _, pending := f.first(); pending != 2 {
+		t.Errorf("%d are pending", pending)
 	}
 
 	// What was written and is not shown by the watch yet is on its way, too.
@@ -215,6 +217,7 @@ func TestOneInfraIsUpgradedAtATime(t *testing.T) {
 	f.applied[wanted.key] = appliedObject{before: "1", after: "2", events: f.events[wanted.key], at: f.now}
 	f.expect("before the watch shows it", f.turns(), "b") // itself: writeObject knows
 	f.ready("b")
+	f.turn = nil
 	if first, _ := f.first(); first != f.key("b") {
 		t.Errorf("it is the turn of %s", first)
 	}
@@ -250,11 +253,6 @@ func TestOneInfraIsUpgradedAtATime(t *testing.T) {
 	f.expect("the next of them", f.turns(), "1")
 	f.write("1")
 	f.expect("the end", f.turns(), "")
-}
-
-func (f *fleet) pendingNow() int {
-	_, pending := f.first()
-	return len(pending)
 }
 
 func TestOwnedByTellsWhoseAnObjectIs(t *testing.T) {

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -191,6 +192,9 @@ func (w *workloads) apply(ctx context.Context, want *wantedInfra, object *wanted
 	defer w.mu.Unlock()
 	w.applied[object.key] = appliedObject{uid: u.GetUID(), version: versionOf(u), before: before, after: u.GetResourceVersion(), events: events, at: now}
 	w.wrote[client.ObjectKeyFromObject(want.infra)] = now
+	if object.isDeployment() {
+		w.turn = nil
+	}
 	return nil
 }
 
@@ -207,7 +211,7 @@ func (w *workloads) noteSeen(key workloadKey, there client.Object) {
 func (w *workloads) removeUnwanted(ctx context.Context, want *wantedInfra) error {
 	infra := client.ObjectKeyFromObject(want.infra)
 	var errs []error
-	for _, object := range w.snapshot() {
+	for _, object := range w.belongingTo(infra) {
 		key := w.keyOf(object)
 		if want.byKey[key] != nil || !object.GetDeletionTimestamp().IsZero() {
 			continue
@@ -228,24 +232,19 @@ func belongsElsewhere(object client.Object, infra types.NamespacedName) bool {
 	return l[v1alpha1.LabelInfraNamespace] == infra.Namespace && l[v1alpha1.LabelInfra] == v1alpha1.LabelValue(infra.Name)
 }
 
-// snapshot is all objects, in order.
-func (w *workloads) snapshot() []client.Object {
+// belongingTo are the objects that say that they belong to an Infra, in order.
+func (w *workloads) belongingTo(infra types.NamespacedName) []client.Object {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	keys := slices.SortedFunc(maps.Keys(w.there), func(a, b workloadKey) int {
-		if a.kind != b.kind {
-			if a.kind < b.kind {
-				return -1
-			}
-			return 1
-		}
-		return compareNames(a.NamespacedName, b.NamespacedName)
+	objects := w.belonging[types.NamespacedName{Namespace: infra.Namespace, Name: v1alpha1.LabelValue(infra.Name)}]
+	keys := slices.SortedFunc(maps.Keys(objects), func(a, b workloadKey) int {
+		return cmp.Or(cmp.Compare(a.kind, b.kind), compareNames(a.NamespacedName, b.NamespacedName))
 	})
-	objects := make([]client.Object, len(keys))
+	sorted := make([]client.Object, len(keys))
 	for i, key := range keys {
-		objects[i] = w.there[key]
+		sorted[i] = objects[key]
 	}
-	return objects
+	return sorted
 }
 
 // remove deletes one object, and no other one of its name.
@@ -288,7 +287,7 @@ func (w *workloads) removeOrphans(ctx context.Context, infra types.NamespacedNam
 	if w.only.Name != "" && v1alpha1.LabelValue(infra.Name) != v1alpha1.LabelValue(w.only.Name) {
 		return nil
 	}
-	orphans := slices.DeleteFunc(w.snapshot(), func(o client.Object) bool {
+	orphans := slices.DeleteFunc(w.belongingTo(infra), func(o client.Object) bool {
 		return !belongsElsewhere(o, infra) || !o.GetDeletionTimestamp().IsZero()
 	})
 	if len(orphans) == 0 {
