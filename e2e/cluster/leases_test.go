@@ -37,6 +37,19 @@ func TestLiveLeases(t *testing.T) {
 	stays("the lease that was given back")
 	s.apply(t, p.leaseManifest("tenant-vlan100", 150, 9, "active", "2100-01-01T00:00:00Z"))
 	within(t, "the live lease to take the address", p.remembers("example-hcp-a", p.address(150), false))
+
+	// What kubectl shows of it.
+	row, err := s.row(t.Context(), "clusters", "dhcpleases", "tenant-vlan100-"+strings.ReplaceAll(p.address(150), ".", "-"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for column, want := range map[string]string{
+		"Address": p.address(150), "MAC": "52:54:00:00:00:09", "Hostname": "worker-9", "State": "active", "Expires": "2100-01-01T00:00:00Z",
+	} {
+		if row[column] != want {
+			t.Errorf("column %s is %q, want %q", column, row[column], want)
+		}
+	}
 }
 
 // leaseManifest is the manifest of a DHCPLease.
@@ -48,7 +61,7 @@ metadata:
   name: %s-%s
   namespace: clusters
   labels: {hostedcluster.densityops.com/infra: %s}
-spec: {address: %s, mac: "52:54:00:00:00:%02x", start: "2026-01-01T00:00:00Z", expires: %q, state: %s}
+spec: {address: %s, mac: "52:54:00:00:00:%02x", hostname: worker-%d, start: "2026-01-01T00:00:00Z", expires: %q, state: %s}
 ---
-`, infra, strings.ReplaceAll(address, ".", "-"), infra, address, mac, expires, state)
+`, infra, strings.ReplaceAll(address, ".", "-"), infra, address, mac, mac, expires, state)
 }

@@ -7,7 +7,8 @@
 //	serving  children's informers ─> the servers; what they do ─> the children's statuses
 //
 // The serving part reads nothing but the children, so that a VLAN pod needs no rights beyond its own
-// namespace; what it served last is kept in the state folder, for a start without the API.
+// namespace; what it served last is kept in the state folder, for a start without the API. Its DHCP leases are objects
+// (Leases), which the pods of a VLAN share and the hub reads.
 //
 // A steady state makes no API write but the renewal of Leases. One Infra that cannot be written never holds up
 // another one. The package decides nothing about names, routes or addresses.

@@ -54,24 +54,25 @@ type LeasesConfig struct {
 // Leases keep the leases of one Infra as DHCPLeases. They are a dhcpserver.SharedStore.
 //
 // The API has the last word: a lease is created before its first ACK, and every later write names the version that it
-// replaces, so that of two pods which give one address only one can. What the API has is followed by a watch, and kept
+// replaces, so that of two pods which give one address only one can. What the API has is followed by a watch and kept
 // in the state folder, so that a standby knows everything at once when it becomes the holder, whether the API
 // can be asked then or not.
 //
 // # The API away
 //
-// It is away when a request fails on the way, in time, or with a status of 5xx or 429. Then a renewal of a lease that
-// this process knows as its client's own is made durable in the state folder, and written to the API as soon as that is
-// back, unless somebody else has the address by then. Nothing else is written: no address
-// can get a new client. While the API is away one request after the other finds out when it is back; no client waits
-// for one that fails.
+// The API is away when a request gets no answer, or one of 5xx. Then a renewal of a lease that this process knows as its
+// client's own is made durable in the state folder, and written to the API when that is back, unless somebody else has
+// the address by then or the client has renewed elsewhere. Nothing else is written: no address gets a new client. One
+// client at most waits for a request that gets no answer; until another request finds the API back, none is made
+// for clients. A single request that the API is too busy for (429) is treated alike, and says nothing about the next one.
 //
 // # Holds
 //
-// Nobody gets the address of a lease that was active when the API was last seen until one lease time after it came back
-// (dhcpserver.Server.Hold says why that is enough). The same is true after another pod was the holder (TakeOver),
-// since that one may have been cut off from the API and have renewed what it knew. Put itself holds to it, and the server is told,
-// so that it offers nothing that Put would refuse. Holds are kept in the state folder for a restart.
+// No address changes hands until one lease time after the API came back: what was active when it was last seen is held
+// (see dhcpserver.Server.Hold). The same is done by a pod that becomes the holder, for what was active when the holder before it was
+// last seen with the API, since that one may have renewed what it knew after it was cut off (TakeOver). Put
+// refuses what is held, and the server is told, so that it does not offer it. Holds outlive a restart in the state folder, and
+// the pod in the Lease of the VLAN (Annotate, Learn).
 type Leases struct {
 	cfg     LeasesConfig
 	client  client.WithWatch

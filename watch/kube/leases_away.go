@@ -205,13 +205,13 @@ func (l *Leases) Learn(annotations map[string]string) {
 	}
 }
 
-// leaseTime is the longest time for which a lease that was active then can have been given: the lease time, which
-// may have been longer once.
+// leaseTime is the longest time for which a lease that was active then can have been given: the lease time, which may have
+// been longer once, up to a day or ten times what it is. A lease whose time somebody has made up must not hold all others.
 func (l *Leases) leaseTime(since time.Time) time.Duration {
-	longest := defaultLeaseTime
+	now, longest := defaultLeaseTime, time.Duration(0)
 	if child := l.cfg.Child(); child != nil {
 		if d, err := time.ParseDuration(child.Spec.LeaseConfig.LeaseTime); err == nil && d > 0 {
-			longest = d
+			now = d
 		}
 	}
 	if since.IsZero() {
@@ -222,7 +222,7 @@ func (l *Leases) leaseTime(since time.Time) time.Duration {
 			longest = max(longest, lease.Expires.Sub(since))
 		}
 	}
-	return longest
+	return max(now, min(longest, max(24*time.Hour, 10*now)))
 }
 
 // ends is when the address of a lease is free for others. The lock is held.
@@ -419,10 +419,10 @@ func (l *Leases) forgetUnsent(leases []dhcpserver.Lease) {
 }
 
 // counts are what the metrics show.
-func (l *Leases) counts() (away bool, unsent int) {
+func (l *Leases) counts() (away bool, unsent, kept int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return !l.away.IsZero(), len(l.unsent)
+	return !l.away.IsZero(), len(l.unsent), l.kept.saved()
 }
 
 var _ dhcpserver.SharedStore = (*Leases)(nil)

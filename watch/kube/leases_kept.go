@@ -126,6 +126,19 @@ func (k *keptLeases) leases() map[netip.Addr]dhcpserver.Lease {
 	return maps.Clone(k.known)
 }
 
+// saved counts the leases of the copy that are in the file as they should be.
+func (k *keptLeases) saved() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	n := len(k.known)
+	for addr := range k.dirty {
+		if _, known := k.known[addr]; known {
+			n--
+		}
+	}
+	return n
+}
+
 // see notes what the API has; save keeps it.
 func (k *keptLeases) see(leases ...dhcpserver.Lease) {
 	k.mu.Lock()
@@ -168,11 +181,12 @@ func (k *keptLeases) save() {
 	k.saving.Lock()
 	defer k.saving.Unlock()
 	k.mu.Lock()
-	dirty := k.dirty
-	k.dirty = map[netip.Addr]struct{}{}
+	dirty := maps.Clone(k.dirty)
+	was := make(map[netip.Addr]dhcpserver.Lease, len(dirty)) // what is written
 	var changed, gone []dhcpserver.Lease
 	for addr := range dirty {
 		if lease, known := k.known[addr]; known {
+			was[addr] = lease
 			changed = append(changed, lease)
 		} else {
 			gone = append(gone, dhcpserver.Lease{Address: addr})
@@ -184,14 +198,22 @@ func (k *keptLeases) save() {
 	}
 	err := errors.Join(first(k.copy.Put(context.Background(), changed)), first(k.copy.Delete(context.Background(), gone)))
 	if err != nil {
-		k.mu.Lock()
-		maps.Copy(k.dirty, dirty)
-		k.mu.Unlock()
 		if !k.failing {
 			k.log.Error("DHCP leases are not kept for a start without the API, trying again", "error", err)
 		}
+		k.failing = true
+		return
 	}
-	k.failing = err != nil
+	k.failing = false
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for addr := range dirty {
+		now, known := k.known[addr]
+		before, written := was[addr]
+		if known == written && now == before { // else it has changed meanwhile
+			delete(k.dirty, addr)
+		}
+	}
 }
 
 // putUnsent makes renewals durable that the API does not have.
