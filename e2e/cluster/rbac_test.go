@@ -148,8 +148,14 @@ func TestRolesOfDeploy(t *testing.T) {
 	within(t, "nothing to be asked for", each(workloads(infra, clusterA, clusterB), s.gone))
 	enable(true, true, true)
 	within(t, "the VLAN pods again", s.podsReady(infra, "oooi:latest"), each(workloads(infra, clusterA, clusterB), s.there))
-	s.patch(t, deployment(infra), `{"spec": {"replicas": 7}}`)
-	within(t, "the edit put back", s.podsReady(infra, "oooi:latest"))
+	s.patch(t, deployment(infra), `{"metadata": {"labels": {"app.kubernetes.io/managed-by": null}}, "spec": {"replicas": 7}}`)
+	within(t, "the edit put back", s.podsReady(infra, "oooi:latest"), func(ctx context.Context) error {
+		d, err := s.deployment(ctx, infra)
+		if err == nil && (*d.Spec.Replicas != 2 || d.Labels["app.kubernetes.io/managed-by"] != "oooi") {
+			err = fmt.Errorf("%d replicas, labels %v", *d.Spec.Replicas, d.Labels)
+		}
+		return err
+	})
 	s.apply(t, s.plainInfra("brief", s.vlan(2)), strings.Replace(plainAttachment("brief", "hcp"), "spec: {", "spec: {controlPlaneNamespace: elsewhere, ", 1), namespace("elsewhere"))
 	within(t, "another Infra", each(workloads("brief/brief", "elsewhere"), s.there))
 	s.remove(t, ours("Infra", "brief/brief"))

@@ -140,7 +140,7 @@ func each(objects []*unstructured.Unstructured, is func(*unstructured.Unstructur
 	return all(checks...)
 }
 
-// hasImage is a condition: the Deployment of an Infra asks for an image, and so do two ready pods of its.
+// hasImage is a condition: the Deployment of an Infra asks for an image.
 func (s *site) hasImage(infra, image string) check {
 	return func(ctx context.Context) error {
 		d, err := s.deployment(ctx, infra)

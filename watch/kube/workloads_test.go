@@ -190,9 +190,9 @@ func TestOneInfraIsUpgradedAtATime(t *testing.T) {
 	f.plan()
 	f.expect("the first", f.turns(), "a")
 	f.expect("the others", f.say("c"), "True UpgradeWaiting 2 of 2 VLAN pods are ready; the upgrade waits for Infra a/a")
-	d := f.write("a")
+	f.write("a")
 	f.expect("while it is on its way", f.turns(), "")
-	d = f.write("a") // once more: somebody edited it
+	d := f.write("a") // once more: somebody edited it
 	f.expect("after an edit was put back", f.turns(), "")
 	f.expect("the one that is upgraded", f.say("a"), "False PodsNotReady 1 of 2 VLAN pods are ready, 1 of 2 are up to date; the upgrade of other Infras waits for it: 2")
 	f.expect("the next one", f.say("b"), "True UpgradeWaiting 2 of 2 VLAN pods are ready; the upgrade waits for Infra a/a, where 1 of 2 VLAN pods are ready, 1 of 2 are up to date")
