@@ -42,42 +42,33 @@ func TestStranger(t *testing.T) {
 		if _, err := w.stranger.Run(t.Context(), "ip", "addr", "del", addressProxy+"/24", "dev", "vlan0"); err != nil {
 			t.Fatal(err)
 		}
-		w.condition(t, v1alpha1.ConditionAddressesHeld, "True", "")
+		w.condition(t, v1alpha1.ConditionAddressesHeld, "True", "", addressDHCP, addressDNS, addressProxy)
 		w.settle(t)
 	})
 
 	t.Run("claims it later", func(t *testing.T) {
 		w.settle(t)
 		w.boot(t, w.workerA, netlab.Udhcpc, workerA)
+		eventually(t, "a connection", w.reached)
 		arp := newARP(t, w.stranger)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			arp.announce(ctx, netip.MustParseAddr(addressProxy), time.Second)
-		}()
+		stop := inBackground(t, func(ctx context.Context) { arp.announce(ctx, netip.MustParseAddr(addressProxy), time.Second) })
 		w.condition(t, v1alpha1.ConditionAddressesHeld, "False", "AddressContested", addressProxy, strangerMAC.String())
 		// The holder defends it: connections go through most of the time.
 		eventually(t, "a connection to a defended address", w.reached)
-		cancel()
-		<-done
-		w.condition(t, v1alpha1.ConditionAddressesHeld, "True", "")
+		stop()
+		w.condition(t, v1alpha1.ConditionAddressesHeld, "True", "", addressDHCP, addressDNS, addressProxy)
 		eventually(t, "a connection", w.reached)
 	})
 
 	t.Run("answers every request", func(t *testing.T) {
 		w.settle(t)
 		w.boot(t, w.workerA, netlab.Udhcpc, workerA)
+		eventually(t, "a connection", w.reached)
 		arp := newARP(t, w.stranger)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			arp.answer(ctx)
-		}()
+		stop := inBackground(t, func(ctx context.Context) { arp.answer(ctx) })
 		// A takeover happens all the same: the one who answers is not the pod that had the addresses.
 		holder, _ := w.pair(t)
-		if err := w.Dynamic.Resource(podResource).Namespace(namespace).Delete(ctx, holder, metav1.DeleteOptions{}); err != nil {
+		if err := w.Dynamic.Resource(podResource).Namespace(namespace).Delete(t.Context(), holder, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, "another holder", func(ctx context.Context) error {
@@ -89,12 +80,27 @@ func TestStranger(t *testing.T) {
 		})
 		w.condition(t, v1alpha1.ConditionAddressesHeld, "False", "AddressContested", strangerMAC.String())
 		eventually(t, "a connection to a defended address", w.reached)
-		cancel()
-		<-done
-		w.condition(t, v1alpha1.ConditionAddressesHeld, "True", "")
+		stop()
+		w.condition(t, v1alpha1.ConditionAddressesHeld, "True", "", addressDHCP, addressDNS, addressProxy)
 		eventually(t, "a connection", w.reached)
 		w.settle(t)
 	})
+}
+
+// inBackground does something until stop is called, at the end of the test at the latest.
+func inBackground(t *testing.T, do func(context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do(ctx)
+	}()
+	stop = func() {
+		cancel()
+		<-done
+	}
+	t.Cleanup(stop)
+	return stop
 }
 
 // reached is an error unless worker A reaches its own API server.
@@ -102,6 +108,10 @@ func (w *world) reached(ctx context.Context) error {
 	got, err := w.call(ctx, w.workerA, 443, "api."+domain(clusterA))
 	if want := clusterA + "/kube-apiserver"; err == nil && got != want {
 		err = fmt.Errorf("got %s, want %s", got, want)
+	}
+	if err != nil {
+		neighbours, _ := w.workerA.Run(ctx, "ip", "neigh", "show", "dev", "vlan0") // for the error only
+		err = fmt.Errorf("%w\n%s", err, neighbours)
 	}
 	return err
 }
