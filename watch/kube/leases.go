@@ -31,8 +31,8 @@ const (
 	leaseTimeout = 3 * time.Second
 	// leaseWriters is how many leases are written at once.
 	leaseWriters = 32
-	// loadTimeout bounds asking for all leases.
-	loadTimeout = 5 * time.Second
+	// lookTimeout bounds asking for all leases while nobody waits for them.
+	lookTimeout = 10 * time.Second
 )
 
 // LeasesConfig is what Leases need.
@@ -93,8 +93,9 @@ type Leases struct {
 	complete bool
 	// unsent are renewals that the API does not have yet.
 	unsent map[netip.Addr]dhcpserver.Lease
-	// away is when the API was last seen; zero: it is there.
+	// away is when the API was last seen; zero: it is there. missed tells that this very process has found it away.
 	away   time.Time
+	missed bool
 	holds  []leaseHold
 	onHold func(since, until time.Time)
 }
@@ -188,9 +189,7 @@ func (l *Leases) OnHold(hold func(since, until time.Time)) {
 func (l *Leases) Load(ctx context.Context) ([]dhcpserver.Lease, error) {
 	l.writing.Lock()
 	defer l.writing.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
-	defer cancel()
-	objects, err := l.list(ctx)
+	objects, err := l.listSoon(ctx)
 	switch {
 	case err == nil:
 		l.back()
@@ -217,6 +216,20 @@ func (l *Leases) baseLeases() []dhcpserver.Lease {
 		leases = append(leases, b.lease)
 	}
 	return leases
+}
+
+// listSoon asks for all leases, and fails at once when this process has found the API away already: a pod that takes over
+// must not wait for it.
+func (l *Leases) listSoon(ctx context.Context) ([]*v1alpha1.DHCPLease, error) {
+	l.mu.Lock()
+	missed := l.missed
+	l.mu.Unlock()
+	if missed {
+		return nil, dhcpserver.ErrUnreachable
+	}
+	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
+	defer cancel()
+	return l.list(ctx)
 }
 
 // setBase starts from the leases that the API has (or, without objects, those that the state folder has), and adds what

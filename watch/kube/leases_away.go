@@ -85,6 +85,9 @@ func overloaded(status int) bool {
 
 // isAway tells of the error of a request that the API did not get it, or could do nothing about it.
 func isAway(err error) bool {
+	if errors.Is(err, dhcpserver.ErrUnreachable) {
+		return true
+	}
 	if status := apierrors.APIStatus(nil); errors.As(err, &status) {
 		return overloaded(int(status.Status().Code))
 	}
@@ -101,6 +104,7 @@ func (l *Leases) lost(last time.Time) {
 	if news {
 		l.away = last
 	}
+	l.missed = true
 	l.mu.Unlock()
 	if news {
 		l.cfg.Log.Warn("the API cannot be reached: known DHCP leases are renewed, no new one is given", "lastSeen", last)
@@ -115,7 +119,7 @@ func (l *Leases) back() {
 	}
 	l.hold(since)
 	l.mu.Lock()
-	l.away = time.Time{}
+	l.away, l.missed = time.Time{}, false
 	unsent := len(l.unsent)
 	l.mu.Unlock()
 	l.keepState(false)
@@ -357,7 +361,7 @@ func (l *Leases) tidy(ctx context.Context) {
 
 // lookForAPI finds out whether the API is back. All leases are asked for: an API that can do that can do the rest.
 func (l *Leases) lookForAPI(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	if _, err := l.list(ctx); isAway(err) {
 		return

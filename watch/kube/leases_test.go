@@ -452,6 +452,9 @@ func testTheAPIFrozen(t *testing.T, l *lab) {
 	if err := p.refuses(t, l.active("127.0.67.101", 2)); !errors.Is(err, dhcpserver.ErrUnreachable) {
 		t.Errorf("error %v", err)
 	}
+	if got := p.load(t); !got["127.0.67.100"].Expires.Equal(lease.Expires) {
+		t.Errorf("loaded without the API: %v", got)
+	}
 	thaw()
 	until(t, "the API is back", p.backAgain)
 	until(t, "the newest renewal is sent", func() bool {
