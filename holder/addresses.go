@@ -23,6 +23,8 @@ const (
 
 	// refreshEvery is how often the lifetime of a held address is started anew.
 	refreshEvery = 250 * time.Millisecond
+	// togetherWithin is how far apart lifetimes may be started; it is done again at once when it took longer.
+	togetherWithin = 15 * time.Millisecond
 	// refusedFor is how long an address that somebody else has is left alone before it is probed again.
 	refusedFor = 5 * time.Second
 	failedFor  = time.Second
@@ -144,6 +146,12 @@ func (e *engine) hold(now time.Duration) bool {
 		return true
 	}
 	e.claimAll(now, now+claimSlack)
+	// All lifetimes are started anew together: the kernel looks for addresses to take off once in a second at most, so that one
+	// that ends more than 20 ms after another can be there for a second longer.
+	due, began, refreshed := e.apart, vlan.Boottime(), false
+	for _, a := range e.addrs {
+		due = due || a.phase == held && now-a.kept >= refreshEvery
+	}
 	for _, a := range e.addrs {
 		switch a.phase {
 		case probing:
@@ -161,9 +169,12 @@ func (e *engine) hold(now time.Duration) bool {
 				a.next = now + probeMin + rand.N(probeMax-probeMin)
 			}
 		case held:
-			if !e.refresh(a, now) {
+			if due && !e.refresh(a, now) {
 				return false
 			}
+			refreshed = refreshed || due
+			e.announce(a)
+			e.reask(a, now)
 		case refused:
 			if now >= a.next {
 				e.startProbing(a, now)
@@ -174,42 +185,44 @@ func (e *engine) hold(now time.Duration) bool {
 			}
 		}
 	}
+	e.apart = refreshed && vlan.Boottime()-began > togetherWithin
 	return true
 }
 
 // claimSlack is how long after it was decided an address may be put on at the latest.
 const claimSlack = 300 * time.Millisecond
 
+// refresh starts the lifetime of an address anew. It returns false when it came too late.
 func (e *engine) refresh(a *address, now time.Duration) bool {
-	if now-a.kept >= refreshEvery {
-		began := vlan.Boottime()
-		until, err := e.link.Keep(a.addr, a.until)
-		if late := new(vlan.LateError); errors.As(err, &late) {
-			return false
-		}
-		if err != nil {
-			if a.err == nil {
-				e.log.Warn("address cannot be kept", "address", a.addr, "error", err)
-			}
-			if a.err = err; now > a.until {
-				a.phase, a.next = failed, now+failedFor
-			}
-			return true
-		}
-		a.kept, a.until, a.err = began, until, nil
+	began := vlan.Boottime()
+	until, err := e.link.Keep(a.addr, a.until)
+	if late := new(vlan.LateError); errors.As(err, &late) {
+		return false
 	}
-	e.announce(a)
-	if a.seen == 0 {
+	if err != nil {
+		if a.err == nil {
+			e.log.Warn("address cannot be kept", "address", a.addr, "error", err)
+		}
+		if a.err = err; now > a.until {
+			a.phase, a.next = failed, now+failedFor
+		}
 		return true
 	}
-	if now-a.seen >= uncontestedAfter {
+	a.kept, a.until, a.err = began, until, nil
+	return true
+}
+
+// reask finds out whether a contested address still is.
+func (e *engine) reask(a *address, now time.Duration) {
+	switch {
+	case a.seen == 0:
+	case now-a.seen >= uncontestedAfter:
 		e.log.Info("address is contested no more", "address", a.addr)
 		a.stranger, a.seen = [6]byte{}, 0
-	} else if now-a.reasked >= reaskEvery {
+	case now-a.reasked >= reaskEvery:
 		a.reasked = now
 		e.sent(e.wire.Ask(a.addr))
 	}
-	return true
 }
 
 // sighted takes in that another host showed itself to have, or to want, an address.

@@ -221,6 +221,9 @@ func (c *capture) changed(t *testing.T, pods ...*pod) {
 			if i > 0 {
 				t.Logf("%s: nobody answered for %.3f s", addr, r.first.Sub(runs[i-1].last).Seconds())
 			}
+			if after := r.first.Sub(c.vlan.struck); i == len(runs)-1 && after > 0 && !c.vlan.struck.IsZero() {
+				t.Logf("%s: the next one answered after %.3f s", addr, after.Seconds())
+			}
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("%s was at %v, want %v:\n%s", addr, got, want, c)

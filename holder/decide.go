@@ -207,7 +207,7 @@ func (f *facts) asStandby() verdict {
 		return verdict{}
 	}
 	for i := range f.peers {
-		if p := &f.peers[i]; f.fresh(p) && p.holding {
+		if p := &f.peers[i]; f.fresh(p) && p.holding && !f.gaveBack(p) {
 			return verdict{ask: f.now-p.heard >= askAfter}
 		}
 	}
@@ -226,6 +226,12 @@ func (f *facts) asStandby() verdict {
 		v.act = takeUnrecorded
 	}
 	return v
+}
+
+// gaveBack tells whether a holder gave the record back after it was heard the last time, which it does when its addresses are off: its
+// interface is down, so that it cannot say so.
+func (f *facts) gaveBack(p *peerFacts) bool {
+	return f.known && f.record.Version != "" && f.record.Holder == "" && p.recorded && p.epoch == f.record.Epoch && p.heard < f.taken
 }
 
 // vacant tells whether the addresses are to be had, and since when they seem to be.

@@ -81,6 +81,7 @@ func TestDecide(t *testing.T) {
 		}), "stay, ask"},
 		{"the record was given back", standby(func(f *facts) { f.record.Holder, f.peers[0].holding = "", false }), "take"},
 		{"the record was given back, and somebody holds", standby(func(f *facts) { f.record.Holder = "" }), "stay"},
+		{"the record was given back by one that was heard to hold before", standby(func(f *facts) { f.record.Holder, f.taken = "", at }), "take"},
 		{"there is no record", standby(func(f *facts) { f.record, f.peers = Record{}, nil }), "take"},
 		{"the record is ours, from before", standby(func(f *facts) { f.record.Holder, f.peers = "b", nil }), "stay, ask"},
 		{"the record is ours, from before, and nobody answers", standby(func(f *facts) { f.record.Holder, f.peers, f.asked = "b", nil, at-time.Second }), "take"},

@@ -17,6 +17,8 @@
 // address on: two pods that hear each other's ARP never have one address at the same time, whatever happens to the API, to the frames
 // or to one of the processes.
 //
+// A whole host that is paused keeps its clocks, and so its addresses, until it runs again; then its pod hears the new holder within 200 ms.
+//
 // A holder that stops says so in a frame when the addresses are off; then nobody waits for anything.
 //
 // # When the record cannot be had

@@ -3,11 +3,7 @@ package holder
 import (
 	"bytes"
 	"context"
-	"errors"
-	"fmt"
-	"net"
 	"net/netip"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -70,6 +66,7 @@ type engine struct {
 	addrs      map[netip.Addr]*address
 	ever       map[netip.Addr]bool
 	strangers  map[netip.Addr]sighting
+	apart      bool // the lifetimes of the held addresses do not end together
 	asked      time.Duration
 	lastAsk    time.Duration
 	contestAt  time.Duration
@@ -177,7 +174,7 @@ func (e *engine) awake() {
 	if gap < stopped {
 		return
 	}
-	e.log.Warn("this process was stopped for a while", "for", gap.Round(time.Millisecond))
+	e.log.Info("this process was stopped for a while", "for", gap.Round(time.Millisecond))
 	e.listening, e.asked = max(e.listening, now), 0
 	if e.tenure == nil {
 		return
@@ -236,7 +233,7 @@ func (e *engine) turn() {
 		if v.act == handOver {
 			e.lock.cancel()
 			e.giveBack = now
-			if e.successor(now) {
+			if e.wire != nil && e.successor(now) {
 				e.giveBack += successorWithin
 			}
 		}
@@ -272,103 +269,10 @@ func (e *engine) facts(now time.Duration) facts {
 	return f
 }
 
-// expiring tells whether the interface has an address as the holder puts it there.
-func (e *engine) expiring(addr netip.Addr) bool {
-	return slices.ContainsFunc(e.link.Addresses, func(a vlan.Address) bool { return a.Addr() == addr && a.Bits() == 32 && a.Expires })
-}
-
-// look looks at the interface, opens its wire, and takes off what must not be there.
-func (e *engine) look(now time.Duration) {
-	if e.looked != 0 && now-e.looked < lookEvery && !e.broken {
-		return
-	}
-	e.looked = now
-	link, err := vlan.Look(e.config.Interface)
-	if err != nil && !errors.Is(err, vlan.ErrMissing) {
-		// The kernel could not say. What it said last may still be so.
-		e.err = err
-		return
-	}
-	if e.wire != nil && (err != nil || !link.Up || e.broken || link.Index != e.link.Index || !bytes.Equal(link.MAC, e.link.MAC)) {
-		_ = e.wire.Close() // nothing was written that closing could lose
-		e.wire = nil
-	}
-	if err == nil && e.link != nil && link.Index != e.link.Index && e.tenure != nil {
-		e.letGo("the VLAN interface is another one")
-	}
-	if err != nil {
-		if e.tenure == nil {
-			e.link = nil
-		}
-		e.err = err
-		return
-	}
-	e.link, e.err = link, nil
-	if e.wire == nil && link.Up {
-		if e.wire, e.err = vlan.OpenWire(link, frameMagic); e.err == nil {
-			e.opened(now)
-		}
-	}
-	e.broken = false
-	for _, a := range link.Addresses {
-		if !a.Expires || a.Bits() != 32 || !e.ever[a.Addr()] && !slices.Contains(e.claim.Addresses, a.Addr()) {
-			continue
-		}
-		kept := e.addrs[a.Addr()]
-		mayBeOurs := e.firstRun && (!e.lock.known || e.lock.record.Holder == e.config.Identity)
-		if e.tenure != nil && kept != nil && kept.phase == held || e.tenure == nil && mayBeOurs {
-			continue
-		}
-		e.drop(a.Addr())
-	}
-}
-
-func (e *engine) opened(now time.Duration) {
-	wire := e.wire
-	e.watch()
-	e.listening, e.asked, e.hello = max(e.listening, now), 0, 0
-	e.workers.Go(func() {
-		for {
-			s, err := wire.ReceiveARP()
-			if err != nil {
-				e.bring(wireFailed{wire, err})
-				return
-			}
-			e.bring(heardARP{wire, s})
-		}
-	})
-	e.workers.Go(func() {
-		buf := make([]byte, maxFrame+1)
-		for {
-			n, from, err := wire.ReceiveFrame(buf)
-			if err != nil {
-				e.bring(wireFailed{wire, err})
-				return
-			}
-			e.bring(heardFrame{wire, slices.Clone(buf[:n]), from})
-		}
-	})
-}
-
 func (e *engine) bring(event any) {
 	select {
 	case e.events <- event:
 	case <-e.quit:
-	}
-}
-
-func (e *engine) watch() {
-	if err := e.wire.Watch(e.claim.Addresses[:min(len(e.claim.Addresses), vlan.MaxWatched)]); err != nil {
-		e.sent(err)
-	}
-}
-
-// sent takes note of what came of sending.
-func (e *engine) sent(err error) {
-	if err != nil && !e.broken {
-		e.log.Debug("cannot send on the VLAN", "error", err)
-		// A full queue passes, a lost interface does not: in both cases the wire is opened anew.
-		e.broken = true
 	}
 }
 
@@ -401,26 +305,6 @@ func (e *engine) handle(event any) {
 // ours tells whether a MAC is that of another pod of this Infra.
 func (e *engine) ours(mac [6]byte) bool {
 	return e.lock.record.Holder != e.config.Identity && bytes.Equal(e.lock.record.MAC, mac[:]) || e.peers.has(mac)
-}
-
-// ask asks by ARP who has the addresses, while it is to be known.
-func (e *engine) ask(wanted bool, now time.Duration) {
-	if !wanted || e.wire == nil {
-		e.asked = 0
-		return
-	}
-	if now-e.lastAsk < askEvery {
-		return
-	}
-	e.lastAsk = now
-	if e.asked == 0 {
-		e.asked = now
-	}
-	for _, addr := range e.claim.Addresses {
-		if e.ever[addr] {
-			e.sent(e.wire.Ask(addr))
-		}
-	}
 }
 
 // begin begins a tenure.
@@ -465,17 +349,6 @@ func (e *engine) successor(now time.Duration) bool {
 	return slices.ContainsFunc(e.peers.facts(), func(p peerFacts) bool { return f.fresh(&p) && p.healthy })
 }
 
-func (e *engine) lead(now time.Duration) {
-	if e.tenure == nil || !e.tenure.holds {
-		e.leads, e.led = nil, 0
-		return
-	}
-	if e.led == 0 || now-e.led >= leadEvery {
-		e.led = now
-		e.leads = e.link.Lead(e.claim.CIDR)
-	}
-}
-
 func (e *engine) sayHello() {
 	if e.wire == nil {
 		return
@@ -498,185 +371,3 @@ func (e *engine) sayHello() {
 	}
 	e.sent(e.wire.SendFrame(f.sign(e.config.Key)))
 }
-
-// errStopping keeps a pod that ends from being taken for a successor.
-var errStopping = errors.New("this pod is being stopped")
-
-// stop lets go for good: the addresses first, then the word to the others, then the record. None of it may hold up the end.
-func (e *engine) stop() {
-	e.healthy = errStopping
-	held := e.tenure != nil
-	e.letGo("this pod is being stopped")
-	if !held {
-		e.sayHello()
-	}
-	e.publish()
-	if began := vlan.Boottime(); e.successor(began) {
-		e.awaitSuccessor(began)
-	}
-	e.lock.cancel()
-	e.await(settleWithin, func() bool { return !e.lock.busy })
-	e.giveBack = 1
-	e.await(backWithin, func() bool {
-		if !e.lock.busy && e.giveBack != 0 {
-			e.askLock(vlan.Boottime(), false)
-		}
-		return !e.lock.busy
-	})
-}
-
-// await handles events until something is done, or until a time has passed.
-func (e *engine) await(within time.Duration, done func() bool) {
-	timeout := time.NewTimer(within)
-	defer timeout.Stop()
-	for !done() {
-		select {
-		case event := <-e.events:
-			e.handle(event)
-		case <-timeout.C:
-			return
-		}
-	}
-}
-
-func (e *engine) awaitSuccessor(began time.Duration) {
-	timeout, again := time.NewTimer(successorWithin), time.NewTicker(successorWithin/4)
-	defer timeout.Stop()
-	defer again.Stop()
-	for {
-		now := vlan.Boottime()
-		_, _, changed := e.config.Lock.Seen()
-		e.see(now)
-		f := facts{now: now}
-		holds := func(p peerFacts) bool { return f.fresh(&p) && p.holding && p.held > began }
-		if e.lock.record.Holder != e.config.Identity || slices.ContainsFunc(e.peers.facts(), holds) {
-			return
-		}
-		select {
-		case event := <-e.events:
-			e.handle(event)
-		case <-changed:
-		case <-again.C:
-			e.sayHello() // a frame can be lost
-		case <-timeout.C:
-			return
-		}
-	}
-}
-
-// remember has the state folder written when what is to be remembered has changed.
-func (e *engine) remember() {
-	if e.config.StateDir == "" {
-		return
-	}
-	r := &e.lock.record
-	m := memory{Addresses: e.everHeld(), Peers: e.memory.Peers}
-	if e.lock.known {
-		m.Known, m.Holder, m.Epoch, m.MAC = true, r.Holder, r.Epoch, r.MAC.String()
-		m.Renewed = e.memory.Renewed
-		if m.Holder != e.memory.Holder || m.Epoch != e.memory.Epoch || r.Renewed.Sub(m.Renewed) > time.Minute {
-			m.Renewed = r.Renewed
-		}
-	} else {
-		m.Known, m.Holder, m.Epoch, m.MAC, m.Renewed = e.memory.Known, e.memory.Holder, e.memory.Epoch, e.memory.MAC, e.memory.Renewed
-	}
-	if e.lock.peers != nil {
-		m.Peers = e.lock.peers
-	}
-	if reflect.DeepEqual(m, e.memory) {
-		return
-	}
-	e.memory = m
-	select {
-	case <-e.memories: // the newer one replaces it
-	default:
-	}
-	e.memories <- m
-}
-
-func (e *engine) writeMemories() {
-	write := func(m memory) {
-		if err := m.remember(e.config.StateDir); err != nil {
-			e.log.Error("cannot be remembered", "error", err)
-		}
-	}
-	for {
-		select {
-		case m := <-e.memories:
-			write(m)
-		case <-e.quit:
-			select {
-			case m := <-e.memories:
-				write(m)
-			default:
-			}
-			return
-		}
-	}
-}
-
-// publish shows the state.
-func (e *engine) publish() {
-	s := State{Holder: e.lock.record.Holder, Epoch: e.lock.record.Epoch, HeldAddresses: e.heldAddresses(), Problems: e.problems()}
-	if t := e.tenure; t != nil && t.said() {
-		s.Holding, s.Holder, s.Epoch, s.Since, s.PreviousRenewed = true, e.config.Identity, t.epoch, e.since, t.previous
-	} else {
-		f := facts{now: vlan.Boottime()}
-		for _, p := range e.peers.facts() {
-			if f.fresh(&p) && p.holding {
-				s.Holder, s.Epoch = p.name, p.epoch
-			}
-		}
-	}
-	e.mu.Lock()
-	changed := !reflect.DeepEqual(s, e.state)
-	e.state = s
-	e.mu.Unlock()
-	if changed && e.config.Changed != nil {
-		e.config.Changed()
-	}
-}
-
-func (e *engine) problems() []Problem {
-	var list []Problem
-	name := e.config.Interface
-	if p, is := interfaceProblem(name, e.link, e.err); is {
-		list = append(list, p)
-	}
-	if e.leads != nil {
-		list = append(list, Problem{InterfaceUnusable, e.leads.Error()})
-	}
-	if e.link != nil {
-		foreign := slices.DeleteFunc(slices.Clone(e.link.Addresses), func(a vlan.Address) bool { return a.Bits() == 32 && a.Expires })
-		if len(foreign) > 0 {
-			list = append(list, foreignAddresses(name, foreign))
-		}
-	}
-	if n := len(e.claim.Addresses); n > vlan.MaxWatched {
-		list = append(list, Problem{InterfaceUnusable, fmt.Sprintf("interface %s: %d addresses are wanted: at most %d are watched", name, n, vlan.MaxWatched)})
-	}
-	if e.healthy != nil {
-		list = append(list, Problem{NotHealthy, e.healthy.Error()})
-	}
-	if e.tenure != nil {
-		if !e.tenure.recorded {
-			list = append(list, Problem{NoLease, "the addresses are held without the Lease, which cannot be had: the API does not answer, and no other pod is heard on the VLAN"})
-		}
-		for addr, a := range e.addrs {
-			switch {
-			case a.err != nil:
-				list = append(list, Problem{InterfaceUnusable, a.err.Error()})
-			case a.phase == refused:
-				list = append(list, inUse(name, addr, a.stranger))
-			case a.phase == held && a.seen != 0:
-				list = append(list, contested(name, addr, a.stranger))
-			}
-		}
-	}
-	slices.SortFunc(list, func(a, b Problem) int {
-		return strings.Compare(a.Reason+"\x00"+a.Message, b.Reason+"\x00"+b.Message)
-	})
-	return list
-}
-
-func macString(mac [6]byte) string { return net.HardwareAddr(mac[:]).String() }

@@ -87,8 +87,8 @@ func TestKilledAndStartedAgain(t *testing.T) {
 
 func TestPodGone(t *testing.T) {
 	v, a, b := pair(t)
-	run(t, "ip link del "+a.port())
 	a.signal(t, syscall.SIGKILL)
+	run(t, "ip link del "+a.port())
 	v.settled(t, b)
 	v.capture.changed(t, a, b)
 }
@@ -122,6 +122,7 @@ func TestFrozenStandby(t *testing.T) {
 
 func TestLinkDown(t *testing.T) {
 	v, a, b := pair(t)
+	v.struck = time.Now()
 	run(t, "ip link set "+a.port()+" down")
 	v.settled(t, b)
 	v.capture.changed(t, a, b)
@@ -254,31 +255,59 @@ func TestStartedWithoutLock(t *testing.T) {
 	v.capture.changed(t, first)
 }
 
-// The bridge lets nothing through between the pods, and both reach the lock.
+// cut lets the bridge let nothing through between the pods, or everything. What the capture asks reaches both all the time, so that it
+// sees both sides of the cut.
+func (v *vlan) cut(t *testing.T, isolated string) {
+	t.Helper()
+	for _, p := range v.pods {
+		run(t, "bridge link set dev "+p.port()+" isolated "+isolated)
+	}
+}
+
 func TestVLANCutBetweenThePods(t *testing.T) {
 	v, a, b := pair(t)
-	for _, p := range v.pods {
-		run(t, "bridge link set dev "+p.port()+" isolated on")
-	}
-	v.settled(t, b)
-	v.capture.changed(t, a, b)
+	v.cut(t, "on")
+	eventually(t, "b took over, and a knows", func() bool { return b.State().Holding && !a.State().Holding && a.addresses(t) == "" })
+	began := time.Now()
 	v.goesOn(t, b, 6*time.Second)
-	v.capture.changed(t, a, b)
-	for _, p := range v.pods {
-		run(t, "bridge link set dev "+p.port()+" isolated off")
-	}
+	v.cut(t, "off")
 	v.goesOn(t, b, 6*time.Second)
-	v.capture.changed(t, a, b)
+	for _, r := range v.lock.written() {
+		if r.Renewed.After(began) && r.Holder != "b" {
+			t.Errorf("after b had taken the record, %q took it", r.Holder)
+		}
+	}
 	b.signal(t, syscall.SIGTERM)
 	v.settled(t, a)
-	v.capture.changed(t, a, b, a)
+}
+
+// Each took the other for gone, and nobody could be asked.
+func TestTwoHoldersMeet(t *testing.T) {
+	v, a, b := pair(t)
+	v.lock.set(true, "a", "b")
+	v.cut(t, "on")
+	eventually(t, "both hold", func() bool { return a.State().Holding && b.State().Holding })
+	b.problem(t, holder.NoLease, true)
+	v.cut(t, "off")
+	eventually(t, "the one with the record stays", func() bool { return a.State().Holding && !b.State().Holding && b.addresses(t) == "" })
+	v.goesOn(t, a, 2*time.Second)
+	v.lock.set(false, "a", "b")
+	v.goesOn(t, a, 6*time.Second)
+	if got := v.lock.current(); got.Holder != "a" || got.Epoch != 8 {
+		t.Errorf("the record is %+v", got)
+	}
+	if got := b.addresses(t); got != "" {
+		t.Errorf("b has %s", got)
+	}
 }
 
 // ARP is heard, and the frames of the other pod are not believed: its key is not known.
 func TestFramesAreNotHeard(t *testing.T) {
 	t.Parallel()
 	v, a, b := makeVLAN(t, heldBefore("192.0.2.2", "192.0.2.3"), "192.0.2.2", "192.0.2.3")
+	v.lock.mu.Lock()
 	v.lock.stranger = true
+	v.lock.mu.Unlock()
 	a.start(t)
 	v.settled(t, a)
 	b.start(t)

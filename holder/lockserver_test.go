@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -171,6 +172,12 @@ func (s *lockServer) current() holder.Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.record
+}
+
+func (s *lockServer) written() []holder.Record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.writes)
 }
 
 // lockClient is the Lock of a pod.

@@ -278,6 +278,7 @@ func (p *pod) State() holder.State {
 // signal signals the process, and waits for its end if that is what the signal means.
 func (p *pod) signal(t *testing.T, s syscall.Signal) {
 	t.Helper()
+	p.vlan.struck = time.Now()
 	if err := p.cmd.Process.Signal(s); err != nil {
 		t.Fatal(err)
 	}
@@ -348,6 +349,8 @@ type vlan struct {
 	lock    *lockServer
 	pods    []*pod
 	capture *capture
+	// struck is when the test did something that it wants to know the consequence of.
+	struck time.Time
 
 	mu        sync.Mutex
 	addresses []netip.Addr
@@ -407,7 +410,7 @@ func (v *vlan) add(t *testing.T, name, mac string) *pod {
 		}
 		_ = exec.Command("ip", "link", "del", p.port()).Run() // the test may have done it
 		run(t, "ip netns del "+p.namespace())
-		if t.Failed() {
+		if t.Failed() || testing.Verbose() {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			t.Logf("pod %s:\n%s", p.name, p.output.String())

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/densityops/oooi/dhcpserver/vlan"
@@ -66,3 +68,69 @@ func contested(name string, addr netip.Addr, mac [6]byte) Problem {
 	return Problem{AddressContested, fmt.Sprintf(
 		"interface %s: address %s is claimed by %s as well: it is held and defended; take it away from that host", name, addr, net.HardwareAddr(mac[:]))}
 }
+
+// publish shows the state.
+func (e *engine) publish() {
+	s := State{Holder: e.lock.record.Holder, Epoch: e.lock.record.Epoch, HeldAddresses: e.heldAddresses(), Problems: e.problems()}
+	if t := e.tenure; t != nil && t.said() {
+		s.Holding, s.Holder, s.Epoch, s.Since, s.PreviousRenewed = true, e.config.Identity, t.epoch, e.since, t.previous
+	} else {
+		f := facts{now: vlan.Boottime()}
+		for _, p := range e.peers.facts() {
+			if f.fresh(&p) && p.holding {
+				s.Holder, s.Epoch = p.name, p.epoch
+			}
+		}
+	}
+	e.mu.Lock()
+	changed := !reflect.DeepEqual(s, e.state)
+	e.state = s
+	e.mu.Unlock()
+	if changed && e.config.Changed != nil {
+		e.config.Changed()
+	}
+}
+
+func (e *engine) problems() []Problem {
+	var list []Problem
+	name := e.config.Interface
+	if p, is := interfaceProblem(name, e.link, e.err); is {
+		list = append(list, p)
+	}
+	if e.leads != nil {
+		list = append(list, Problem{InterfaceUnusable, e.leads.Error()})
+	}
+	if e.link != nil {
+		foreign := slices.DeleteFunc(slices.Clone(e.link.Addresses), func(a vlan.Address) bool { return a.Bits() == 32 && a.Expires })
+		if len(foreign) > 0 {
+			list = append(list, foreignAddresses(name, foreign))
+		}
+	}
+	if n := len(e.claim.Addresses); n > vlan.MaxWatched {
+		list = append(list, Problem{InterfaceUnusable, fmt.Sprintf("interface %s: %d addresses are wanted: at most %d are watched", name, n, vlan.MaxWatched)})
+	}
+	if e.healthy != nil {
+		list = append(list, Problem{NotHealthy, e.healthy.Error()})
+	}
+	if e.tenure != nil {
+		if !e.tenure.recorded {
+			list = append(list, Problem{NoLease, "the addresses are held without the Lease, which cannot be had: the API does not answer, and no other pod is heard on the VLAN"})
+		}
+		for addr, a := range e.addrs {
+			switch {
+			case a.err != nil:
+				list = append(list, Problem{InterfaceUnusable, a.err.Error()})
+			case a.phase == refused:
+				list = append(list, inUse(name, addr, a.stranger))
+			case a.phase == held && a.seen != 0:
+				list = append(list, contested(name, addr, a.stranger))
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b Problem) int {
+		return strings.Compare(a.Reason+"\x00"+a.Message, b.Reason+"\x00"+b.Message)
+	})
+	return list
+}
+
+func macString(mac [6]byte) string { return net.HardwareAddr(mac[:]).String() }

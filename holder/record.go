@@ -194,9 +194,8 @@ func (e *engine) answered(a answer, now time.Duration) {
 
 // took begins the tenure of a record that was just written, unless that took so long that others may have given this pod up.
 func (e *engine) took(a answer, now time.Duration) {
-	f := e.facts(now)
-	for i := range f.peers {
-		if p := &f.peers[i]; f.fresh(p) && p.holding {
+	for _, p := range e.peers.facts() {
+		if p.holding && p.heard >= a.began { // what was heard before was weighed
 			return // it lets go when it hears of the record
 		}
 	}

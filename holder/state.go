@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -89,4 +90,55 @@ func LoadKey(folder string) (ed25519.PrivateKey, error) {
 		return nil, fmt.Errorf("key of the holder: %w", err)
 	}
 	return key, nil
+}
+
+// remember has the state folder written when what is to be remembered has changed.
+func (e *engine) remember() {
+	if e.config.StateDir == "" {
+		return
+	}
+	r := &e.lock.record
+	m := memory{Addresses: e.everHeld(), Peers: e.memory.Peers}
+	if e.lock.known {
+		m.Known, m.Holder, m.Epoch, m.MAC = true, r.Holder, r.Epoch, r.MAC.String()
+		m.Renewed = e.memory.Renewed
+		if m.Holder != e.memory.Holder || m.Epoch != e.memory.Epoch || r.Renewed.Sub(m.Renewed) > time.Minute {
+			m.Renewed = r.Renewed
+		}
+	} else {
+		m.Known, m.Holder, m.Epoch, m.MAC, m.Renewed = e.memory.Known, e.memory.Holder, e.memory.Epoch, e.memory.MAC, e.memory.Renewed
+	}
+	if e.lock.peers != nil {
+		m.Peers = e.lock.peers
+	}
+	if reflect.DeepEqual(m, e.memory) {
+		return
+	}
+	e.memory = m
+	select {
+	case <-e.memories: // the newer one replaces it
+	default:
+	}
+	e.memories <- m
+}
+
+func (e *engine) writeMemories() {
+	write := func(m memory) {
+		if err := m.remember(e.config.StateDir); err != nil {
+			e.log.Error("cannot be remembered", "error", err)
+		}
+	}
+	for {
+		select {
+		case m := <-e.memories:
+			write(m)
+		case <-e.quit:
+			select {
+			case m := <-e.memories:
+				write(m)
+			default:
+			}
+			return
+		}
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // ErrMissing says that there is no such interface.
@@ -51,7 +52,7 @@ func Look(name string) (*Link, error) {
 	switch {
 	case attrs.Flags&net.FlagUp == 0:
 		l.Down = "is down"
-	case attrs.Flags&net.FlagRunning == 0:
+	case attrs.Flags&net.FlagRunning == 0 || attrs.RawFlags&unix.IFF_LOWER_UP == 0: // the second goes at once, the first up to a second later
 		l.Down = "has no carrier"
 	default:
 		l.Up = true
