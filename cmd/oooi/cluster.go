@@ -14,10 +14,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/densityops/oooi/api/v1alpha1"
 	"github.com/densityops/oooi/dhcpserver"
@@ -58,6 +61,9 @@ func serveCluster(ctx context.Context, log *slog.Logger, s *settings) (err error
 		return err
 	}
 	log.Info("oooi starts", "version", version, "cluster", config.Host, "stateDir", s.stateDir)
+	// What the libraries that talk to the API have to say, in the form of everything else.
+	klog.SetSlogLogger(log.With("part", "client-go"))
+	ctrllog.SetLogger(logr.FromSlogHandler(log.With("part", "controller-runtime").Handler()))
 	c := &cluster{log: log, settings: s, metrics: newProcessMetrics(), statuses: watch.NewStatuses(log, time.Now)}
 	c.metrics.MustRegister(c.statuses)
 	c.identity = identify(s.stateDir)
