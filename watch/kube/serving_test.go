@@ -74,7 +74,8 @@ func TestAddressesHeld(t *testing.T) {
 		{"held", map[string]*VLANReport{"pod-1": holding, "pod-2": standby}, "True Held pod pod-1 has 192.0.2.2, 192.0.2.3", true},
 		{"the trouble of a standby is its own", map[string]*VLANReport{"pod-1": holding, "pod-2": down}, "True Held pod pod-1 has 192.0.2.2, 192.0.2.3", true},
 		{
-			"in part", map[string]*VLANReport{"pod-1": disputed, "pod-2": standby},
+			"in part",
+			map[string]*VLANReport{"pod-1": disputed, "pod-2": standby},
 			"False AddressInUse pod pod-1 has 192.0.2.2; pod pod-1: 52:54:00:00:00:01 has 192.0.2.3", true,
 		},
 		{"not at all", map[string]*VLANReport{"pod-2": down}, "False InterfaceDown no VLAN pod has the addresses; pod pod-2: vlan0 is down", false},
