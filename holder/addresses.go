@@ -1,6 +1,7 @@
 package holder
 
 import (
+	"bytes"
 	"errors"
 	"maps"
 	"math/rand/v2"
@@ -75,6 +76,7 @@ var announcements = []time.Duration{0, 500 * time.Millisecond, announceInterval}
 
 // claimAll begins to hold what is wanted, before the moment notAfter.
 func (e *engine) claimAll(now, notAfter time.Duration) {
+	first := now + rand.N(probeWait)
 	for _, addr := range e.claim.Addresses {
 		if e.addrs[addr] != nil {
 			continue
@@ -87,14 +89,14 @@ func (e *engine) claimAll(now, notAfter time.Duration) {
 		if e.ever[addr] && !e.tenure.careful {
 			e.put(a, notAfter)
 		} else {
-			e.startProbing(a, now)
+			a.probe(first)
 		}
 	}
 }
 
-func (e *engine) startProbing(a *address, now time.Duration) {
-	a.phase, a.sent, a.stranger, a.seen = probing, 0, [6]byte{}, 0
-	a.next = now + rand.N(probeWait)
+// probe begins to find out whether anybody has the address, at a moment.
+func (a *address) probe(first time.Duration) {
+	a.phase, a.sent, a.stranger, a.seen, a.next = probing, 0, [6]byte{}, 0, first
 }
 
 // put puts an address on the interface and announces it.
@@ -166,7 +168,7 @@ func (e *engine) hold(now time.Duration) bool {
 			if a.sent++; a.sent == probeNum {
 				a.next = now + announceWait
 			} else {
-				a.next = now + probeMin + rand.N(probeMax-probeMin)
+				a.next = now + probeMin + e.tenure.jitter // the same for all, so that they are claimed together
 			}
 		case held:
 			if due && !e.refresh(a, now) {
@@ -177,7 +179,7 @@ func (e *engine) hold(now time.Duration) bool {
 			e.reask(a, now)
 		case refused:
 			if now >= a.next {
-				e.startProbing(a, now)
+				a.probe(now + rand.N(probeWait))
 			}
 		case failed:
 			if now >= a.next {
@@ -244,9 +246,11 @@ func (e *engine) sighted(s vlan.Sighting, now time.Duration) {
 	case a.phase == probing && s.Probe && ours:
 		// Another pod asks whether we live.
 	case a.phase == probing && s.Probe && e.tenure.careful:
-		// Somebody starts at the same time, perhaps another pod of ours that we cannot know.
-		e.letGo("another host probes for " + s.Address.String() + " at the same time")
-		e.listening = now + probeWait + rand.N(2*probeMax)
+		// Somebody starts at the same time, perhaps another pod of ours that we cannot know. One of the two has to go on.
+		if bytes.Compare(s.MAC[:], e.link.MAC) < 0 {
+			e.letGo("another host probes for " + s.Address.String() + " at the same time")
+			e.listening = now + probeWait + probeNum*probeMax + announceWait
+		}
 	case a.phase == probing || a.phase == refused && !s.Probe:
 		if a.phase != refused || a.stranger != s.MAC {
 			e.log.Warn("address is in use by another host", "address", a.addr, "mac", macString(s.MAC))

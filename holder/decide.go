@@ -75,7 +75,9 @@ type tenure struct {
 	careful bool
 	// holds: it has put on an address. One that is careful says and writes nothing before.
 	holds bool
-	began time.Duration
+	// jitter is that of its probes.
+	jitter time.Duration
+	began  time.Duration
 	// from is when addresses may be put on: the holder of before, should it live unheard, has lost the record by then and knows it.
 	from     time.Duration
 	previous time.Time

@@ -3,6 +3,7 @@ package holder
 import (
 	"bytes"
 	"context"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -132,9 +133,12 @@ func (e *engine) run(ctx context.Context) {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	e.turned = vlan.Boottime()
-	for {
+	for due := true; ; {
 		_, _, changed := e.config.Lock.Seen()
-		e.turn()
+		if due {
+			e.turn()
+		}
+		due = true
 		select {
 		case <-ctx.Done():
 			e.awake()
@@ -142,8 +146,8 @@ func (e *engine) run(ctx context.Context) {
 			return
 		case event := <-e.events:
 			e.awake()
-			e.handle(event)
-			e.drain()
+			due = e.handle(event)
+			due = e.drain() || due
 		case <-changed:
 			e.awake()
 		case <-e.wake:
@@ -154,16 +158,18 @@ func (e *engine) run(ctx context.Context) {
 	}
 }
 
-// drain handles what has arrived, up to a bound: what tenants send must not keep the engine from its addresses.
-func (e *engine) drain() {
+// drain handles what has arrived, up to a bound: what tenants send must not keep the engine from its addresses. It returns what handle
+// does.
+func (e *engine) drain() (due bool) {
 	for range cap(e.events) {
 		select {
 		case event := <-e.events:
-			e.handle(event)
+			due = e.handle(event) || due
 		default:
-			return
+			return due
 		}
 	}
+	return due
 }
 
 // awake finds out whether this process was stopped for a while, before anything is done on old knowledge.
@@ -179,7 +185,7 @@ func (e *engine) awake() {
 	if e.tenure == nil {
 		return
 	}
-	holds := false
+	holds, first := false, now+rand.N(probeWait)
 	for _, a := range e.addrs {
 		switch {
 		case a.phase == held && now > a.until:
@@ -188,7 +194,7 @@ func (e *engine) awake() {
 		case a.phase == held:
 			holds = true
 		case a.phase == probing:
-			e.startProbing(a, now)
+			a.probe(first)
 		}
 	}
 	if !holds {
@@ -276,7 +282,9 @@ func (e *engine) bring(event any) {
 	}
 }
 
-func (e *engine) handle(event any) {
+// handle handles an event. It tells whether there may be something to do at once: what anybody can send is looked at again with the
+// next tick.
+func (e *engine) handle(event any) bool {
 	now := vlan.Boottime()
 	switch event := event.(type) {
 	case heardARP:
@@ -285,13 +293,14 @@ func (e *engine) handle(event any) {
 		}
 	case heardFrame:
 		if event.wire != e.wire {
-			return
+			return false
 		}
 		result := e.peers.hear(event.payload, event.from, now)
 		if result == resultNotEchoedAndNonce && now-e.hello >= tick {
 			e.sayHello() // it waits for our echo
 		}
 		e.metrics.heard.WithLabelValues(strings.TrimSuffix(result, "_new")).Inc()
+		return result == resultAccepted
 	case wireFailed:
 		if event.wire == e.wire {
 			e.log.Debug("the VLAN is not heard any more", "error", event.err)
@@ -299,7 +308,9 @@ func (e *engine) handle(event any) {
 		}
 	case answer:
 		e.answered(event, now)
+		return true
 	}
+	return false
 }
 
 // ours tells whether a MAC is that of another pod of this Infra.
@@ -309,6 +320,7 @@ func (e *engine) ours(mac [6]byte) bool {
 
 // begin begins a tenure.
 func (e *engine) begin(t tenure, why string) {
+	t.jitter = rand.N(probeMax - probeMin)
 	e.tenure, e.firstRun, e.leaving, e.giveBack, e.since = &t, false, 0, 0, time.Now()
 	e.lock.epoch = max(e.lock.epoch, t.epoch)
 	e.log.Info("taking the addresses", "because", why, "epoch", t.epoch, "recorded", t.recorded)
