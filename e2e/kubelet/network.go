@@ -51,7 +51,9 @@ func NewNetwork() (*Network, error) {
 	err := batch(
 		fmt.Sprintf("addr add %s/32 dev lo", NodeAddress),
 		// Every pod's gateway is here, whichever interface it asks on.
-		fmt.Sprintf("addr add %s/32 dev lo", gateway),
+		fmt.Sprintf("addr add %s/32 dev lo scope link", gateway),
+		// A packet to a Service must have a way before kube-proxy's rules give it another one.
+		fmt.Sprintf("route add %s dev lo src %s", ServiceCIDR, NodeAddress),
 	)
 	if err != nil {
 		return nil, err

@@ -20,6 +20,7 @@ var podResource = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 // TestFailover breaks the holder in every way. Each time DNS, DHCP and new TLS connections come back, the lease of a worker is
 // kept, and no server address is ever claimed by two machines at once. How long it took is printed.
 func TestFailover(t *testing.T) {
+	w.nothingRefused(t)
 	w.settle(t)
 	w.boot(t, w.workerA, netlab.Udhcpc, workerA)
 	if _, err := w.prober.Run(t.Context(), "ip", "addr", "replace", "192.0.2.60/24", "dev", "vlan0"); err != nil {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/densityops/oooi/api/v1alpha1"
 	"github.com/densityops/oooi/e2e/stack"
 )
 
@@ -21,6 +22,8 @@ const calm = 2 * time.Second
 type probe struct {
 	name  string
 	every time.Duration
+	// bystander: nobody waits for its answers.
+	bystander bool
 	// try asks once, and gives up by itself soon.
 	try func(context.Context) error
 
@@ -31,8 +34,9 @@ type probe struct {
 	why      error
 }
 
-// probes of the three services of a VLAN, as a worker with an address sees them.
-func (w *world) probes() []*probe {
+// probes of the three services of a VLAN, as a worker with an address sees them, and of the proxy's Service.
+func (w *world) probes(t *testing.T) []*probe {
+	service := w.clusterIP(t, v1alpha1.ProxyServiceName(infra))
 	relay := stack.Relay{
 		Host: w.prober, Address: netip.MustParseAddrPort("192.0.2.60:67"), Server: netip.MustParseAddrPort(addressDHCP + ":67"),
 	}
@@ -59,6 +63,15 @@ func (w *world) probes() []*probe {
 			ctx, cancel := context.WithTimeout(ctx, 400*time.Millisecond)
 			defer cancel()
 			_, err := relay.Lease(ctx, net.HardwareAddr{0x52, 0x54, 0, 0, 2, 0x60})
+			return err
+		}},
+		{name: "Service", every: 50 * time.Millisecond, bystander: true, try: func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+			defer cancel()
+			got, err := w.callAt(ctx, "", service, 443, "api."+domain(clusterA))
+			if want := clusterA + "/kube-apiserver"; err == nil && got != want {
+				err = fmt.Errorf("got %s, want %s", got, want)
+			}
 			return err
 		}},
 	}
@@ -100,7 +113,7 @@ func (p *probe) steady(since time.Time) error {
 	return nil
 }
 
-// outage is the longest time between two answers after a point in time, that before it included, and the failures meanwhile.
+// outage is the longest time without an answer after a point in time, until now, and the failures meanwhile.
 func (p *probe) outage(since time.Time) (time.Duration, int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -110,7 +123,10 @@ func (p *probe) outage(since time.Time) (time.Duration, int) {
 			longest = max(longest, at.Sub(p.good[i-1]))
 		}
 	}
-	return longest, p.failures
+	if len(p.good) == 0 {
+		return time.Since(since), p.failures
+	}
+	return max(longest, time.Since(p.good[len(p.good)-1])), p.failures
 }
 
 // measure asks for all services while something is done to them, until all have answered again for a while. It returns a
@@ -121,7 +137,7 @@ func (w *world) measure(t *testing.T, disrupt func()) string {
 	var group sync.WaitGroup
 	defer group.Wait()
 	defer cancel()
-	probes := w.probes()
+	probes := w.probes(t)
 	begun := time.Now()
 	for _, p := range probes {
 		group.Go(func() { p.run(ctx) })
@@ -129,7 +145,9 @@ func (w *world) measure(t *testing.T, disrupt func()) string {
 	all := func(since time.Time) error {
 		var errs []error
 		for _, p := range probes {
-			errs = append(errs, p.steady(since))
+			if !p.bystander {
+				errs = append(errs, p.steady(since))
+			}
 		}
 		return errors.Join(errs...)
 	}

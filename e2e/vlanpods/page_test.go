@@ -6,6 +6,11 @@ import (
 	"fmt"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/densityops/oooi/api/v1alpha1"
 	"github.com/densityops/oooi/e2e/netlab"
 	"github.com/densityops/oooi/e2e/stack"
 )
@@ -13,6 +18,7 @@ import (
 // TestPage is the whole way: the manifests, two workers that boot by DHCP, ask for names, and reach their own API server by name,
 // by alias and without a server name.
 func TestPage(t *testing.T) {
+	w.nothingRefused(t)
 	w.settle(t)
 	for _, worker := range []struct {
 		host             stack.Host
@@ -59,4 +65,46 @@ func TestPage(t *testing.T) {
 			})
 		}
 	}
+	// From the pod network the names lead to the ClusterIP in front of the holder. Aliases are nobody's there.
+	dnsService, proxyService := w.clusterIP(t, v1alpha1.DNSServiceName(infra)), w.clusterIP(t, v1alpha1.ProxyServiceName(infra))
+	for name, want := range map[string]string{
+		"api." + domain(clusterA): proxyService,
+		"api." + domain(clusterB): proxyService,
+		"kubernetes.default.svc":  stack.UpstreamAnswer,
+		"example.org":             stack.UpstreamAnswer,
+	} {
+		eventually(t, name+" for pods", func(ctx context.Context) error {
+			if got, err := lookup(ctx, "", dnsService, name); err != nil || got != want {
+				return errors.Join(fmt.Errorf("got %s, want %s", got, want), err)
+			}
+			return nil
+		})
+	}
+	for _, call := range []struct{ sni, want string }{
+		{"api." + domain(clusterA), clusterA + "/kube-apiserver"},
+		{"oauth." + domain(clusterB), clusterB + "/oauth-openshift"},
+		{"", "closed"},
+		{"kubernetes", "closed"},
+	} {
+		eventually(t, fmt.Sprintf("%q from the pod network", call.sni), func(ctx context.Context) error {
+			if got, err := w.callAt(ctx, "", proxyService, 443, call.sni); err != nil || got != call.want {
+				return errors.Join(fmt.Errorf("got %s, want %s", got, call.want), err)
+			}
+			return nil
+		})
+	}
+}
+
+// clusterIP of a Service in the example's namespace.
+func (w *world) clusterIP(t *testing.T, name string) string {
+	t.Helper()
+	service, err := w.Dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "services"}).Namespace(namespace).Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	address, _, err := unstructured.NestedString(service.Object, "spec", "clusterIP")
+	if err != nil || address == "" {
+		t.Fatalf("Service %s has no ClusterIP: %v", name, err)
+	}
+	return address
 }

@@ -21,6 +21,7 @@ import (
 // TestUpgrade applies a release with another image while workers hold streams, open connections and ask for names: the hub
 // upgrades itself, then the VLAN pods, the standby first. No stream is reset more than once.
 func TestUpgrade(t *testing.T) {
+	w.nothingRefused(t)
 	w.settle(t)
 	w.boot(t, w.workerA, netlab.Udhcpc, workerA)
 	if _, err := w.prober.Run(t.Context(), "ip", "addr", "replace", "192.0.2.60/24", "dev", "vlan0"); err != nil {
