@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -243,6 +244,8 @@ func TestRealClients(t *testing.T) {
 			server.stop()
 			server.start()
 			before := server.server.Leases()[0].Expires
+			restarted := time.Now()
+			eventually(t, "the next second: leases end at whole ones", func() bool { return time.Since(restarted) > time.Second })
 			c.renew(t)
 			if got := c.bound(t, 2); got != "192.0.2.100" {
 				t.Fatalf("after renewal the client has %s", got)
