@@ -43,9 +43,7 @@ func (e *engine) look(now time.Duration) {
 	}
 	e.link, e.err = link, nil
 	if e.wire == nil && link.Up {
-		if e.wire, e.err = vlan.OpenWire(link, frameMagic); e.err == nil {
-			e.opened(now)
-		}
+		e.open(now)
 	}
 	e.broken = false
 	for _, a := range link.Addresses {
@@ -58,6 +56,16 @@ func (e *engine) look(now time.Duration) {
 			continue
 		}
 		e.drop(a.Addr())
+	}
+}
+
+// open opens the wire, when the networks behind this pod are closed to it.
+func (e *engine) open(now time.Duration) {
+	if e.err = vlan.Isolate(e.config.Interface); e.err != nil {
+		return
+	}
+	if e.wire, e.err = vlan.OpenWire(e.link, frameMagic); e.err == nil {
+		e.opened(now)
 	}
 }
 
