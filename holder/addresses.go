@@ -58,9 +58,18 @@ type address struct {
 	kept, until time.Duration
 	err         error
 
-	// stranger is the MAC of another host that has, or claims, the address, seen the last time then; 0: none.
-	stranger                [6]byte
-	seen, defended, reasked time.Duration
+	// stranger is the MAC of another host that has, or claims, the address; 0: none. named is when that MAC was last seen, seen is
+	// when any such was.
+	stranger                       [6]byte
+	named, seen, defended, reasked time.Duration
+}
+
+// name notes the MAC of a stranger. One that was named is not replaced while it is still seen: anybody can send from as many MACs as he
+// likes, and each new word is written to the API.
+func (a *address) name(mac [6]byte, now time.Duration) {
+	if a.stranger == [6]byte{} || a.stranger == mac || now-a.named >= uncontestedAfter {
+		a.stranger, a.named = mac, now
+	}
 }
 
 // sighting is a stranger's claim of an address, from before this pod held it.
@@ -84,19 +93,20 @@ func (e *engine) claimAll(now, notAfter time.Duration) {
 		a := &address{addr: addr}
 		e.addrs[addr] = a
 		if s, ok := e.strangers[addr]; ok && now-s.at < uncontestedAfter && (!s.ours || e.lock.despite) {
-			a.stranger, a.seen = s.mac, s.at
+			a.stranger, a.named, a.seen = s.mac, s.at, s.at
 		}
 		if e.ever[addr] && !e.tenure.careful {
 			e.put(a, notAfter)
 		} else {
+			a.stranger = [6]byte{}
 			a.probe(first)
 		}
 	}
 }
 
-// probe begins to find out whether anybody has the address, at a moment.
+// probe begins to find out whether anybody has the address, at a moment. Who had it at the last attempt is still told of.
 func (a *address) probe(first time.Duration) {
-	a.phase, a.sent, a.stranger, a.seen, a.next = probing, 0, [6]byte{}, 0, first
+	a.phase, a.sent, a.seen, a.next = probing, 0, 0, first
 }
 
 // put puts an address on the interface and announces it.
@@ -109,6 +119,9 @@ func (e *engine) put(a *address, notAfter time.Duration) {
 		}
 		a.phase, a.err, a.next = failed, err, began+failedFor
 		return
+	}
+	if a.phase == probing {
+		a.stranger = [6]byte{} // nobody has it any more
 	}
 	a.phase, a.err, a.kept, a.until, a.sent = held, nil, began, until, 0
 	e.tenure.holds = true
@@ -252,10 +265,11 @@ func (e *engine) sighted(s vlan.Sighting, now time.Duration) {
 			e.listening = now + probeWait + probeNum*probeMax + announceWait
 		}
 	case a.phase == probing || a.phase == refused && !s.Probe:
-		if a.phase != refused || a.stranger != s.MAC {
+		if a.stranger == [6]byte{} {
 			e.log.Warn("address is in use by another host", "address", a.addr, "mac", macString(s.MAC))
 		}
-		a.phase, a.stranger, a.next = refused, s.MAC, now+refusedFor
+		a.name(s.MAC, now)
+		a.phase, a.next = refused, now+refusedFor
 	case a.phase == held && !s.Probe && !e.peers.heard(s.MAC, now):
 		e.contest(a, s.MAC, now)
 	}
@@ -264,10 +278,11 @@ func (e *engine) sighted(s vlan.Sighting, now time.Duration) {
 // contest defends an address, once in defendInterval (RFC 5227 section 2.4 c, whose hosts keep their addresses whatever happens).
 func (e *engine) contest(a *address, mac [6]byte, now time.Duration) {
 	e.metrics.conflict.Inc()
-	if a.seen == 0 || a.stranger != mac && now-a.seen > time.Second {
+	if a.seen == 0 {
 		e.log.Warn("address is contested by another host", "address", a.addr, "mac", macString(mac))
 	}
-	a.stranger, a.seen = mac, now
+	a.name(mac, now)
+	a.seen = now
 	if a.defended != 0 && now-a.defended < defendInterval || vlan.Boottime() >= a.until {
 		return
 	}

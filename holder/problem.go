@@ -114,13 +114,13 @@ func (e *engine) problems() []Problem {
 	}
 	if e.tenure != nil {
 		if !e.tenure.recorded {
-			list = append(list, Problem{NoLease, "the addresses are held without the Lease, which cannot be had: the API does not answer, and no other pod is heard on the VLAN"})
+			list = append(list, Problem{NoLease, "the addresses are held without the Lease, which cannot be had, and no other pod is heard on the VLAN: " + e.lock.problem()})
 		}
 		for addr, a := range e.addrs {
 			switch {
 			case a.err != nil:
 				list = append(list, Problem{InterfaceUnusable, a.err.Error()})
-			case a.phase == refused:
+			case a.phase == refused, a.phase == probing && a.stranger != [6]byte{}:
 				list = append(list, inUse(name, addr, a.stranger))
 			case a.phase == held && a.seen != 0:
 				list = append(list, contested(name, addr, a.stranger))

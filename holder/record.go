@@ -23,6 +23,8 @@ type lockState struct {
 	// epoch is the highest one that was heard of.
 	epoch int64
 	away  bool
+	// err is why it is away.
+	err error
 	// asked and reached are when the lock was last asked, and when it last answered.
 	asked, reached time.Duration
 	written        time.Duration // when this pod last wrote the record
@@ -36,6 +38,17 @@ type lockState struct {
 	// despite: it is asked for although the MAC of the holder of before answers.
 	despite bool
 	peers   map[string]ed25519.PublicKey
+}
+
+// problem says why the record cannot be had.
+func (l *lockState) problem() string {
+	switch {
+	case !l.away:
+		return "it has not been asked for yet"
+	case errors.Is(l.err, context.DeadlineExceeded):
+		return "the API does not answer"
+	}
+	return l.err.Error()
 }
 
 func (l *lockState) cancel() {
@@ -162,7 +175,7 @@ func (e *engine) answered(a answer, now time.Duration) {
 		if !l.away {
 			e.log.Warn("the record cannot be reached", "error", a.err)
 		}
-		l.away = true
+		l.away, l.err = true, a.err
 		if !l.known && e.memory.Known {
 			l.known, l.record, l.taken, l.renewed = true, e.memory.record(), now, now
 			l.epoch = max(l.epoch, l.record.Epoch)

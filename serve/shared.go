@@ -48,6 +48,8 @@ type SharedLeases interface {
 type VLANState struct {
 	// Holding: this process has them.
 	Holding bool `json:"holding"`
+	// Epoch of the holder.
+	Epoch int64 `json:"epoch,omitempty"`
 	// Holder is who has them, as far as this process knows; empty: nobody.
 	Holder string `json:"holder,omitempty"`
 	// Addresses that this process has.
@@ -104,7 +106,7 @@ func (p *publisher) vlan() *VLANState {
 		return &VLANState{}
 	}
 	s := h.State()
-	return &VLANState{Holding: s.Holding, Holder: s.Holder, Addresses: s.HeldAddresses, Problems: s.Problems}
+	return &VLANState{Holding: s.Holding, Epoch: s.Epoch, Holder: s.Holder, Addresses: s.HeldAddresses, Problems: s.Problems}
 }
 
 // healthy says why another process had better be the holder.

@@ -220,7 +220,7 @@ func vlanReport(v *serve.VLANState) *kube.VLANReport {
 	if v == nil {
 		return nil
 	}
-	r := &kube.VLANReport{Holding: v.Holding, Holder: v.Holder}
+	r := &kube.VLANReport{Holding: v.Holding, Epoch: v.Epoch, Holder: v.Holder}
 	for _, a := range v.Addresses {
 		r.Addresses = append(r.Addresses, a.String())
 	}

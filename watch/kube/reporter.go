@@ -60,6 +60,8 @@ type Report struct {
 type VLANReport struct {
 	// Holding: this pod has them.
 	Holding bool `json:"holding"`
+	// Epoch of the holder.
+	Epoch int64 `json:"epoch,omitempty"`
 	// Holder is the pod that has them, as far as this one knows; empty: none.
 	Holder string `json:"holder,omitempty"`
 	// Addresses that this pod has.
@@ -104,6 +106,20 @@ type reported struct {
 	counted, renewed time.Time
 	pendingSince     time.Time // an Envoy has not answered since then; zero: all have
 	failing          bool
+}
+
+// wordPeriod is how often what is wrong on a VLAN is written at most: tenants have a say in it.
+const wordPeriod = 2 * time.Second
+
+// renewAfter is how long after the last renewal of the Lease the next one is due.
+func (r *reported) renewAfter(vlan *VLANReport) time.Duration {
+	switch {
+	case equality.Semantic.DeepEqual(vlan, r.vlan):
+		return renewPeriod
+	case vlan != nil && r.vlan != nil && vlan.Holding == r.vlan.Holding && vlan.Holder == r.vlan.Holder:
+		return wordPeriod
+	}
+	return 0
 }
 
 // pendingPatience is how long an Envoy may take for its answer before that is worth a write: the object may be large, and Envoy
@@ -199,7 +215,7 @@ func (r *Reporter) write(ctx context.Context, rep Report, last *reported, now ti
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var errs []error
-	if now.Sub(last.renewed) >= renewPeriod || !equality.Semantic.DeepEqual(rep.VLAN, last.vlan) {
+	if now.Sub(last.renewed) >= last.renewAfter(rep.VLAN) {
 		if err := r.renew(ctx, rep, now); err != nil {
 			return err
 		}

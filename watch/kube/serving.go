@@ -61,9 +61,11 @@ func readVLANReport(lease *coordinationv1.Lease) *VLANReport {
 func addressesHeld(alive map[string]*VLANReport) (*metav1.Condition, bool) {
 	var holder string
 	var claims bool
-	for name, report := range alive {
+	for _, name := range slices.Sorted(maps.Keys(alive)) {
+		report := alive[name]
 		claims = claims || report != nil
-		if report != nil && report.Holding {
+		// Who is dead or cut off may still stand in its Lease as the holder.
+		if report != nil && report.Holding && (holder == "" || report.Epoch > alive[holder].Epoch) {
 			holder = name
 		}
 	}

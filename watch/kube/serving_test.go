@@ -59,6 +59,8 @@ func TestProgrammedFoldsWhatEnvoysSay(t *testing.T) {
 func TestAddressesHeld(t *testing.T) {
 	holding := &VLANReport{Holding: true, Holder: "pod-1", Addresses: []string{"192.0.2.2", "192.0.2.3"}}
 	standby := &VLANReport{Holder: "pod-1"}
+	cutOff := &VLANReport{Holding: true, Holder: "pod-0", Addresses: []string{"192.0.2.2"}}
+	holding.Epoch = 2
 	disputed := &VLANReport{
 		Holding: true, Holder: "pod-1", Addresses: []string{"192.0.2.2"},
 		Problems: []VLANProblem{{"AddressInUse", "52:54:00:00:00:01 has 192.0.2.3"}},
@@ -73,6 +75,7 @@ func TestAddressesHeld(t *testing.T) {
 		{"nobody claims", map[string]*VLANReport{"pod-1": nil}, "", true},
 		{"held", map[string]*VLANReport{"pod-1": holding, "pod-2": standby}, "True Held pod pod-1 has 192.0.2.2, 192.0.2.3", true},
 		{"the trouble of a standby is its own", map[string]*VLANReport{"pod-1": holding, "pod-2": down}, "True Held pod pod-1 has 192.0.2.2, 192.0.2.3", true},
+		{"by the later of two", map[string]*VLANReport{"pod-0": cutOff, "pod-1": holding, "pod-2": cutOff}, "True Held pod pod-1 has 192.0.2.2, 192.0.2.3", true},
 		{
 			"in part",
 			map[string]*VLANReport{"pod-1": disputed, "pod-2": standby},
@@ -91,5 +94,26 @@ func TestAddressesHeld(t *testing.T) {
 				t.Errorf("got  %s, served %v\nwant %s, served %v", text, served, c.want, c.served)
 			}
 		})
+	}
+}
+
+// What tenants can change at will is not written at will.
+func TestWordsOfAVLANAreWrittenSeldom(t *testing.T) {
+	contested := func(mac string) *VLANReport {
+		return &VLANReport{Holding: true, Holder: "pod-1", Problems: []VLANProblem{{"AddressContested", mac}}}
+	}
+	last := &reported{vlan: contested("52:54:00:00:00:01")}
+	for _, c := range []struct {
+		name string
+		vlan *VLANReport
+		want time.Duration
+	}{
+		{"the same", contested("52:54:00:00:00:01"), renewPeriod},
+		{"another word", contested("52:54:00:00:00:02"), wordPeriod},
+		{"no holder any more", &VLANReport{Holder: "pod-2"}, 0},
+	} {
+		if got := last.renewAfter(c.vlan); got != c.want {
+			t.Errorf("%s: after %s, want %s", c.name, got, c.want)
+		}
 	}
 }

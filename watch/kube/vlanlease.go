@@ -6,9 +6,11 @@ import (
 	"encoding/base64"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -34,6 +36,8 @@ import (
 const (
 	// macAnnotation is the hardware address of the holder's VLAN interface.
 	macAnnotation = "hostedcluster.densityops.com/mac"
+	// epochAnnotation is the epoch of the holder; leaseTransitions has room for less of it.
+	epochAnnotation = "hostedcluster.densityops.com/epoch"
 	// addressesAnnotation lists the addresses that the Infra has ever held, separated by commas.
 	addressesAnnotation = "hostedcluster.densityops.com/addresses"
 )
@@ -41,6 +45,9 @@ const (
 // vlanLeaseDuration is what the Lease of a VLAN says of itself to whoever looks at it. Who takes over, and when, is decided by
 // package holder.
 const vlanLeaseDuration = 15 * time.Second
+
+// maxEpoch leaves room to count on, whatever somebody wrote into the Lease.
+const maxEpoch = 1 << 62
 
 // VLANLeaseConfig is what a VLANLease needs.
 type VLANLeaseConfig struct {
@@ -247,7 +254,7 @@ func (l *VLANLease) Put(ctx context.Context, r holder.Record) (holder.Record, er
 }
 
 func (l *VLANLease) write(r holder.Record) *coordinationv1.Lease {
-	seconds, transitions := int32(vlanLeaseDuration/time.Second), int32(r.Epoch)
+	seconds, transitions := int32(vlanLeaseDuration/time.Second), int32(min(r.Epoch, math.MaxInt32))
 	renewed := metav1.NewMicroTime(r.Renewed)
 	addresses := make([]string, len(r.Addresses))
 	for i, a := range r.Addresses {
@@ -259,6 +266,7 @@ func (l *VLANLease) write(r holder.Record) *coordinationv1.Lease {
 			Labels: map[string]string{v1alpha1.LabelInfra: v1alpha1.LabelValue(l.cfg.Infra.Name)},
 			Annotations: map[string]string{
 				macAnnotation: r.MAC.String(), addressesAnnotation: strings.Join(addresses, ","),
+				epochAnnotation: strconv.FormatInt(r.Epoch, 10),
 			},
 		},
 		Spec: coordinationv1.LeaseSpec{
@@ -280,6 +288,9 @@ func (l *VLANLease) read(lease *coordinationv1.Lease) holder.Record {
 	r := holder.Record{
 		Version: lease.ResourceVersion, Holder: ptr.Deref(s.HolderIdentity, ""), Epoch: int64(ptr.Deref(s.LeaseTransitions, 0)),
 		Renewed: ptr.Deref(s.RenewTime, metav1.MicroTime{}).Time,
+	}
+	if epoch, err := strconv.ParseInt(lease.Annotations[epochAnnotation], 10, 64); err == nil {
+		r.Epoch = min(max(epoch, 0), maxEpoch)
 	}
 	if mac, err := net.ParseMAC(lease.Annotations[macAnnotation]); err == nil {
 		r.MAC = mac
