@@ -20,10 +20,10 @@ import (
 	"github.com/densityops/oooi/e2e/stack"
 )
 
-// eventually waits until a condition holds.
+// eventually waits until a condition holds. The garbage collector alone may take half a minute to notice new kinds.
 func eventually(t *testing.T, what string, condition func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	if err := stack.Until(ctx, what, condition); err != nil {
 		t.Fatal(err)
@@ -35,7 +35,7 @@ func eventually(t *testing.T, what string, condition func(context.Context) error
 func (w *world) settle(t *testing.T) {
 	t.Helper()
 	w.apply(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	err := w.available(ctx, namespace, v1alpha1.VLANName(infra))
 	if err == nil {

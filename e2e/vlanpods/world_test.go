@@ -225,7 +225,7 @@ func (w *world) stop() error {
 		errs = append(errs, w.nodes.Stop())
 	}
 	if w.ControlPlane != nil {
-		errs = append(errs, w.ControlPlane.Stop())
+		errs = append(errs, w.Stop()) // of the control plane
 	}
 	if w.site != nil {
 		errs = append(errs, w.site.Stop())
