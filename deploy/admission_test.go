@@ -312,8 +312,12 @@ func (c *cluster) vlanPodsKeepToTheirOwn() {
 		holder   = `{"metadata": {"labels": {"hostedcluster.densityops.com/holder": "true"}, "annotations": {"controller.kubernetes.io/pod-deletion-cost": "100"}}}`
 		noHolder = `{"metadata": {"labels": {"hostedcluster.densityops.com/holder": null}, "annotations": {"controller.kubernetes.io/pod-deletion-cost": null}}}`
 	)
-	c.refused("a sibling", "its own pod only", patch(sibling, holder))
-	c.refused("a stranger", "its own pod only", patch(stranger, noHolder))
+	c.refused("a sibling made the holder", "nothing else", patch(sibling, holder))
+	c.refused("a sibling with another label", "of its labels", patch(sibling, `{"metadata": {"labels": {"a": "b"}}}`))
+	c.refused("a stranger", "of its own Infra, only", patch(stranger, noHolder))
+	if err := patch(sibling, noHolder)(c.ctx); err != nil {
+		c.t.Errorf("the pod may not take the mark off its sibling: %v", err)
+	}
 	for _, text := range []string{holder, noHolder, holder} {
 		if err := patch(own, text)(c.ctx); err != nil {
 			c.t.Errorf("the pod may not mark itself (%s): %v", text, err)
@@ -332,7 +336,7 @@ func (c *cluster) vlanPodsKeepToTheirOwn() {
 		c.refused(text, message, patch(own, text))
 	}
 	unbound := c.as(c.serviceAccount("clusters", v1alpha1.VLANAccount))
-	c.refused("a token of no pod", "its own pod only", func(ctx context.Context) error {
+	c.refused("a token of no pod", "of its own Infra, only", func(ctx context.Context) error {
 		client, err := unbound.Resource(refer("v1", "Pod", "clusters", own))
 		if err != nil {
 			return err

@@ -134,6 +134,8 @@ const (
 	ReasonRefused              = "Refused"
 	ReasonPending              = "Pending"
 	ReasonAcknowledged         = "Acknowledged"
+	// ReasonClaiming: a VLAN pod finds out whether anybody has an address that its Infra never had.
+	ReasonClaiming = "Claiming"
 	// ReasonNoHolder: VLAN pods run, and none has the server addresses yet.
 	ReasonNoHolder = "NoHolder"
 )

@@ -74,8 +74,18 @@ func (v *sharedVLAN) run(ctx context.Context, group *errgroup.Group, holding fun
 	group.Go(func() error { return v.lease.Run(ctx) })
 	group.Go(func() error { return v.leases.Run(ctx) })
 	if v.mark != nil {
-		group.Go(func() error { return v.mark.Run(ctx, holding, v.changed) })
+		group.Go(func() error { return v.mark.Run(ctx, holding, v.others, v.changed) })
 	}
+}
+
+// others are the names of the other pods.
+func (v *sharedVLAN) others() []string {
+	_, peers, _ := v.lease.Seen()
+	var names []string
+	for _, p := range peers {
+		names = append(names, p.Name)
+	}
+	return names
 }
 
 // dhcp is the DHCPServer that is served; nil: none, or not known yet.

@@ -3,11 +3,13 @@ package kube
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -19,8 +21,12 @@ import (
 // holderDeletionCost makes a ReplicaSet that shrinks take the standby, which costs 0, before the holder.
 const holderDeletionCost = "100"
 
-// PodMark keeps the label of the holder on the process's own pod while it is the holder: the Services in front of the VLAN's
-// servers select it.
+// again is how long after it became the holder a pod marks itself once more: the holder of before, which may have taken longer, takes
+// marks off as well.
+const again = 5 * time.Second
+
+// PodMark keeps the label of the holder on the process's own pod while it is the holder, and takes it off the others, one of
+// which may have died with it: the Services in front of the VLAN's servers select it.
 type PodMark struct {
 	log    *slog.Logger
 	client client.Client
@@ -40,11 +46,13 @@ func NewPodMark(config *rest.Config, log *slog.Logger, pod types.NamespacedName)
 	return &PodMark{log: log, client: c, pod: pod}, nil
 }
 
-// Run marks the pod as holding says whenever changed has a token, until ctx ends; then it takes the mark off. What cannot be
-// written is tried again.
-func (m *PodMark) Run(ctx context.Context, holding func() bool, changed <-chan struct{}) error {
+// Run marks the pod as holding says whenever changed has a token, until ctx ends; then it takes the mark off. Others gives the
+// names of the other pods. What cannot be written is tried again.
+func (m *PodMark) Run(ctx context.Context, holding func() bool, others func() []string, changed <-chan struct{}) error {
 	defer m.takeOff(ctx)
 	marked, known, failing := false, false, false
+	confirm := time.NewTimer(0)
+	defer confirm.Stop()
 	for {
 		wanted := holding()
 		if known && wanted == marked {
@@ -52,10 +60,17 @@ func (m *PodMark) Run(ctx context.Context, holding func() bool, changed <-chan s
 			case <-ctx.Done():
 				return nil
 			case <-changed:
+			case <-confirm.C:
+				known = !marked
 			}
 			continue
 		}
-		if err := m.mark(ctx, wanted); err != nil {
+		err := m.mark(ctx, m.pod.Name, wanted)
+		if err == nil && wanted && !marked {
+			err = m.unmark(ctx, others())
+			confirm.Reset(again)
+		}
+		if err != nil {
 			if ctx.Err() != nil {
 				return nil //nolint:nilerr // whatever it is, it is over
 			}
@@ -76,12 +91,26 @@ func (m *PodMark) Run(ctx context.Context, holding func() bool, changed <-chan s
 func (m *PodMark) takeOff(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
 	defer cancel()
-	if err := client.IgnoreNotFound(m.mark(ctx, false)); err != nil {
+	if err := client.IgnoreNotFound(m.mark(ctx, m.pod.Name, false)); err != nil {
 		m.log.Debug("the pod keeps its mark", "pod", m.pod.String(), "error", err)
 	}
 }
 
-func (m *PodMark) mark(ctx context.Context, holder bool) error {
+// unmark takes the mark off other pods.
+func (m *PodMark) unmark(ctx context.Context, others []string) error {
+	var errs []error
+	for _, name := range others {
+		err := m.mark(ctx, name, false)
+		if apierrors.IsForbidden(err) {
+			m.log.Warn("another pod may keep the mark of the holder: the Services of the VLAN may lead there as well", "pod", name, "error", err)
+			continue
+		}
+		errs = append(errs, client.IgnoreNotFound(err))
+	}
+	return errors.Join(errs...)
+}
+
+func (m *PodMark) mark(ctx context.Context, name string, holder bool) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var label, cost *string // null takes a key away
@@ -96,6 +125,6 @@ func (m *PodMark) mark(ctx context.Context, holder bool) error {
 	if err != nil {
 		return err
 	}
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: m.pod.Namespace, Name: m.pod.Name}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: m.pod.Namespace, Name: name}}
 	return m.client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(fieldOwner))
 }

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -56,9 +57,24 @@ func readVLANReport(lease *coordinationv1.Lease) *VLANReport {
 	return &r
 }
 
-// addressesHeld is the condition of an Infra that says whether a VLAN pod has the server addresses, undisputed; nil: no
+// serverAddresses are those that an Infra's servers want on the VLAN.
+func serverAddresses(infra *plan.Infra) []string {
+	var wanted []string
+	if infra.DHCP != nil {
+		wanted = append(wanted, infra.DHCP.Spec.NetworkConfig.ServerIP)
+	}
+	if infra.DNS != nil {
+		wanted = append(wanted, infra.DNS.Spec.NetworkConfig.ServerIP)
+	}
+	if infra.Proxy != nil {
+		wanted = append(wanted, infra.Proxy.Spec.NetworkConfig.ServerIP)
+	}
+	return wanted
+}
+
+// addressesHeld is the condition of an Infra that says whether a VLAN pod has the wanted addresses, all and undisputed; nil: no
 // process claims any. The second is false when nobody serves on the VLAN.
-func addressesHeld(alive map[string]*VLANReport) (*metav1.Condition, bool) {
+func addressesHeld(alive map[string]*VLANReport, wanted []string) (*metav1.Condition, bool) {
 	var holder string
 	var claims bool
 	for _, name := range slices.Sorted(maps.Keys(alive)) {
@@ -85,7 +101,12 @@ func addressesHeld(alive map[string]*VLANReport) (*metav1.Condition, bool) {
 	}
 	if holder != "" {
 		tell(holder)
-		c.Message = fmt.Sprintf("pod %s has %s", holder, strings.Join(alive[holder].Addresses, ", "))
+		has := alive[holder].Addresses
+		c.Message = fmt.Sprintf("pod %s has %s", holder, cmp.Or(strings.Join(has, ", "), "none of them"))
+		if lacks := slices.DeleteFunc(slices.Clone(wanted), func(a string) bool { return slices.Contains(has, a) }); len(lacks) > 0 && c.Status == metav1.ConditionTrue {
+			c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonClaiming
+			c.Message += ", and is about to have " + strings.Join(lacks, ", ")
+		}
 	} else {
 		for _, name := range slices.Sorted(maps.Keys(alive)) {
 			if alive[name] != nil {
@@ -181,7 +202,7 @@ func (h *Hub) askForLeases(ctx context.Context) {
 func (h *Hub) servingOf(infra *plan.Infra) watch.Serving {
 	alive := h.processes(infra.Key())
 	var s watch.Serving
-	held, served := addressesHeld(alive)
+	held, served := addressesHeld(alive, serverAddresses(infra))
 	if held != nil {
 		s.Observed = append(s.Observed, *held)
 	}
