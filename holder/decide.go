@@ -57,6 +57,8 @@ type facts struct {
 	// taking is since when an attempt to take the record has had no answer; 0: there is none.
 	taking time.Duration
 
+	// deaf: what other pods say may have been lost, so that silence means nothing.
+	deaf bool
 	// asked is since when ARP requests for the addresses have had no answer of a MAC of ours; 0: none was sent.
 	asked time.Duration
 	// contest is the moment before which the record is not taken from a holder that renews it.
@@ -214,7 +216,7 @@ func (f *facts) asStandby() verdict {
 		}
 	}
 	if !f.known {
-		if !f.away || f.now-f.listening < grace || f.yields(f.listening) {
+		if !f.away || f.deaf || f.now-f.listening < grace || f.yields(f.listening) {
 			return verdict{}
 		}
 		return verdict{act: takeUnrecorded, careful: true, why: "there is no record, and nobody is heard"}
@@ -275,7 +277,7 @@ func (f *facts) vacant() (verdict, time.Duration) {
 }
 
 // quiet: no MAC of ours answers for the addresses.
-func (f *facts) quiet() bool { return f.asked != 0 && f.now-f.asked >= quietFor }
+func (f *facts) quiet() bool { return !f.deaf && f.asked != 0 && f.now-f.asked >= quietFor }
 
 // yields tells whether to leave the addresses, which have been vacant since a moment, to another pod.
 func (f *facts) yields(since time.Duration) bool {

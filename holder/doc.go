@@ -35,8 +35,12 @@
 // # Who is believed
 //
 // Tenants share the VLAN. A frame counts when its signature is that of a pod whose public key stands in the cluster, when its counter is
-// new, and when it echoes the random number of this start of this process, so that no recorded frame ever counts. What is verified in a second is limited. Flooding
-// frames can keep two pods from hearing each other, which costs the fast hand-over, but gives no address to two.
+// new, and when it echoes the random number of this start of this process, so that no recorded frame ever counts. What is verified in a second is limited.
+//
+// In a flood what other pods say is lost. A pod that notices (its sockets had no room, or more came than anybody has to say) concludes nothing from silence
+// for as long as that lasts: only a record that is not renewed for 15 s lets it take over. What is lost before it comes to this host cannot be noticed: a
+// tenant who fills the whole wire can have the record change hands, or, while the API is away, make two pods answer for one address until they hear
+// each other again.
 //
 // ARP cannot be believed: an answer with another MAC than those of this Infra's pods holds nobody up. One that comes with the MAC
 // of a dead holder delays the take-over until the record has expired.

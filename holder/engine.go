@@ -47,6 +47,9 @@ type engine struct {
 
 	turned    time.Duration // when the engine last did something
 	listening time.Duration
+	noise     int // packets from the VLAN since noiseAt
+	noiseAt   time.Duration
+	deaf      time.Duration // when more came from the VLAN than can be heard; 0: never
 
 	link   *vlan.Link
 	err    error // why the interface, or the wire, cannot be had
@@ -213,6 +216,7 @@ func (e *engine) turn() {
 		e.watch()
 	}
 	e.look(now)
+	e.listen(now)
 	e.see(now)
 	e.healthy = e.config.Healthy()
 
@@ -268,6 +272,7 @@ func (e *engine) facts(now time.Duration) facts {
 		listening: e.listening,
 		known:     e.lock.known, record: e.lock.record, taken: e.lock.taken, renewed: e.lock.renewed, away: e.lock.away, taking: e.lock.taking,
 		asked: e.asked, contest: e.contestAt, tenure: e.tenure, peers: e.peers.facts(),
+		deaf: e.deaf != 0 && now-e.deaf < silence,
 	}
 	if e.firstRun && e.link != nil {
 		f.leftover = slices.ContainsFunc(e.claim.Addresses, e.expiring)
@@ -288,10 +293,12 @@ func (e *engine) handle(event any) bool {
 	now := vlan.Boottime()
 	switch event := event.(type) {
 	case heardARP:
+		e.noise++
 		if event.wire == e.wire {
 			e.sighted(event.sighting, now)
 		}
 	case heardFrame:
+		e.noise++
 		if event.wire != e.wire {
 			return false
 		}

@@ -96,6 +96,32 @@ func (e *engine) opened(now time.Duration) {
 	})
 }
 
+// noisy is how many packets in a tick are a flood: a hundred times what pods and neighbours have to say.
+const noisy = 100
+
+// listen finds out whether silence means anything: in a flood, what other pods say is lost, here or before it gets here.
+func (e *engine) listen(now time.Duration) {
+	lost := false
+	if e.wire != nil {
+		var err error
+		if lost, err = e.wire.Lost(); err != nil {
+			e.sent(err)
+		}
+	}
+	if elapsed := now - e.noiseAt; elapsed >= tick {
+		lost = lost || time.Duration(e.noise)*tick > noisy*elapsed
+		e.noise, e.noiseAt = 0, now
+	}
+	if !lost {
+		return
+	}
+	if e.deaf == 0 || now-e.deaf >= silence {
+		e.log.Warn("more comes from the VLAN than can be heard: nothing is concluded from silence")
+		e.metrics.deaf.Inc()
+	}
+	e.deaf, e.asked = now, 0
+}
+
 func (e *engine) watch() {
 	if err := e.wire.Watch(e.claim.Addresses[:min(len(e.claim.Addresses), vlan.MaxWatched)]); err != nil {
 		e.sent(err)

@@ -11,6 +11,7 @@ type metrics struct {
 	heard    *prometheus.CounterVec
 	changes  *prometheus.CounterVec
 	conflict prometheus.Counter
+	deaf     prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -27,6 +28,9 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		conflict: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "oooi_holder_arp_conflicts_total", Help: "ARP packets in which other hosts claimed an address that this process held.",
 		}),
+		deaf: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "oooi_holder_floods_total", Help: "Times that more came from the VLAN than could be heard, so that nothing was concluded from silence.",
+		}),
 	}
-	return m, errors.Join(reg.Register(m.holding), reg.Register(m.heard), reg.Register(m.changes), reg.Register(m.conflict))
+	return m, errors.Join(reg.Register(m.holding), reg.Register(m.heard), reg.Register(m.changes), reg.Register(m.conflict), reg.Register(m.deaf))
 }

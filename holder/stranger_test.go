@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -247,4 +248,54 @@ func TestLeftovers(t *testing.T) {
 	}
 	a.start(t)
 	eventually(t, "they are taken off", func() bool { return a.addresses(t) == "" })
+}
+
+// In a flood what the holder says is lost, frames and ARP. Nobody takes its silence for its end.
+func TestFlood(t *testing.T) {
+	v, a, b := pair(t)
+	v.lock.set(true, "a", "b")
+	bridge, err := net.InterfaceByName(v.bridge)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := must(net.ParseMAC(strangerMAC))
+	frame := slices.Concat([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, source, []byte{0x88, 0xb5}, []byte("oooi"), make([]byte, 60))
+	reply := claims(v.served()[0])
+	done := make(chan struct{})
+	var floods sync.WaitGroup
+	for _, packet := range [][]byte{frame, reply} {
+		floods.Go(func() {
+			fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer func() { _ = unix.Close(fd) }() // nothing could be lost
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				for range 100 {
+					_ = unix.Sendto(fd, packet, 0, &unix.SockaddrLinklayer{Ifindex: bridge.Index}) // a full queue is what is wanted
+				}
+			}
+		})
+	}
+	took := false
+	for began := time.Now(); time.Since(began) < 6*time.Second; time.Sleep(10 * time.Millisecond) {
+		took = took || b.State().Holding
+	}
+	close(done)
+	floods.Wait()
+	if took {
+		t.Error("b took the addresses from a, which lives")
+	}
+	v.settled(t, a, b)
+	if !a.State().Holding {
+		t.Error("a lost the addresses")
+	}
+	a.signal(t, syscall.SIGKILL)
+	eventually(t, "b holds when the flood is over and a is gone", func() bool { return b.State().Holding })
 }

@@ -124,6 +124,29 @@ func (s *packetSocket) filter(filter []bpf.Instruction) error {
 	return attached
 }
 
+// shrink makes the room for what was not received yet smaller, in bytes.
+func (s *packetSocket) shrink(room int) error {
+	var set error
+	if err := s.raw.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, room) }); err != nil {
+		return err
+	}
+	return set
+}
+
+// lost tells whether packets found no room since it was called the last time.
+func (s *packetSocket) lost() (bool, error) {
+	var stats *unix.TpacketStats
+	var got error
+	// The kernel starts to count anew with each answer.
+	if err := s.raw.Control(func(fd uintptr) { stats, got = unix.GetsockoptTpacketStats(int(fd), unix.SOL_PACKET, unix.PACKET_STATISTICS) }); err != nil {
+		return false, err
+	}
+	if got != nil {
+		return false, fmt.Errorf("packet socket: %w", got)
+	}
+	return stats.Drops > 0, nil
+}
+
 func networkOrder(n uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, n))
 }

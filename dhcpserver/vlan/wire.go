@@ -17,6 +17,8 @@ const (
 	etherType = 0x88b5
 	// sendTimeout is how long a send may wait for room: who sends holds addresses, and must not hang.
 	sendTimeout = 20 * time.Millisecond
+	// wireBuffer, in bytes, is room for some hundred packets: what is heard must be new, and what is too much must be known to be lost.
+	wireBuffer = 128 << 10
 	// MaxWatched is how many addresses a Wire can watch.
 	MaxWatched = 32
 )
@@ -54,7 +56,21 @@ func OpenWire(link *Link, magic [4]byte) (*Wire, error) {
 	if w.frames, err = openPacketSocket(iface, etherType, magicFilter(magic)); err != nil {
 		return nil, errors.Join(err, w.arp.close())
 	}
+	if err := errors.Join(w.arp.shrink(wireBuffer), w.frames.shrink(wireBuffer)); err != nil {
+		return nil, errors.Join(fmt.Errorf("interface %s: %w", link.Name, err), w.Close())
+	}
 	return w, nil
+}
+
+// Lost tells whether packets for Receive… were lost since it was called the last time, because more came than were received. While
+// that is so, silence means nothing.
+func (w *Wire) Lost() (bool, error) {
+	arp, err := w.arp.lost()
+	frames, framesErr := w.frames.lost()
+	if err = errors.Join(err, framesErr); err != nil {
+		return false, fmt.Errorf("interface %s: %w", w.link.Name, err)
+	}
+	return arp || frames, nil
 }
 
 // Watch says which addresses ReceiveARP is about, at most MaxWatched, instead of those before.
