@@ -17,6 +17,8 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -144,6 +146,15 @@ func identify(stateDir string) string {
 	return v1alpha1.LabelValue(host + "-" + hex.EncodeToString(sum[:4]))
 }
 
+// ownPod is the pod of this process, as owner of what goes with it; nil: it does not run in one that says so.
+func ownPod() *metav1.OwnerReference {
+	name, uid := os.Getenv("POD_NAME"), os.Getenv("POD_UID")
+	if name == "" || uid == "" {
+		return nil
+	}
+	return &metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: name, UID: types.UID(uid)}
+}
+
 func (c *cluster) openServers(config *rest.Config, identity string) error {
 	settings := c.settings.serve
 	settings.Log = c.log
@@ -166,7 +177,7 @@ func (c *cluster) openServers(config *rest.Config, identity string) error {
 		return errors.Join(err, c.server.Close())
 	}
 	if c.reporter, err = kube.NewReporter(kube.ReporterConfig{
-		REST: config, Log: c.log.With("part", "report"), Identity: identity, Key: key, Clock: time.Now,
+		REST: config, Log: c.log.With("part", "report"), Identity: identity, Pod: ownPod(), Key: key, Clock: time.Now,
 	}); err != nil {
 		return errors.Join(err, c.server.Close())
 	}

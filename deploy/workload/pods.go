@@ -253,7 +253,7 @@ func (b *builder) oooi(hasProxy bool) corev1.Container {
 		ImagePullPolicy: b.pullPolicy(),
 		Command:         []string{"oooi"},
 		Args:            args,
-		Env:             []corev1.EnvVar{fieldEnv("POD_NAME", "metadata.name"), fieldEnv("POD_NAMESPACE", "metadata.namespace"), fieldEnv("POD_IP", "status.podIP")},
+		Env:             []corev1.EnvVar{fieldEnv("POD_NAME", "metadata.name"), fieldEnv("POD_NAMESPACE", "metadata.namespace"), fieldEnv("POD_UID", "metadata.uid"), fieldEnv("POD_IP", "status.podIP")},
 		Ports: []corev1.ContainerPort{
 			{Name: "metrics", ContainerPort: httpPort, Protocol: corev1.ProtocolTCP},
 			{Name: "dns", ContainerPort: dnsPort, Protocol: corev1.ProtocolUDP},

@@ -78,10 +78,30 @@ func (l *Link) Drop(addr netip.Addr) error {
 	return nil
 }
 
-// Lead leads the CIDR to the interface by a link route, unless a route does so already. Call it again after addresses came: the
-// kernel removes the route with the last of them. The route names no source: what a server answers leaves with the address that
-// was asked, and what is sent without one leaves with the first address of the interface.
-func (l *Link) Lead(cidr netip.Prefix) error { return addRoute(l.Name, l.Index, cidr) }
+// Lead leads the CIDR to the interface by a link route, unless a route does so already, and nothing else any more: link routes to what
+// the CIDR was before are taken away. Call it again after addresses came: the kernel removes the route with the last of them. The route
+// names no source: what a server answers leaves with the address that was asked, and what is sent without one leaves with
+// the first address of the interface.
+func (l *Link) Lead(cidr netip.Prefix) error {
+	if err := addRoute(l.Name, l.Index, cidr); err != nil {
+		return err
+	}
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{LinkIndex: l.Index, Table: unix.RT_TABLE_MAIN},
+		netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return fmt.Errorf("interface %s: list routes: %w", l.Name, err)
+	}
+	for _, route := range routes {
+		// Those of addresses that somebody else put there are the kernel's.
+		if route.Protocol != unix.RTPROT_BOOT || route.Scope != netlink.SCOPE_LINK || route.Dst == nil || route.Dst.String() == cidr.Masked().String() {
+			continue
+		}
+		if err := netlink.RouteDel(&route); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("interface %s: take away the route to %s: %w", l.Name, route.Dst, err)
+		}
+	}
+	return nil
+}
 
 func (l *Link) target() netlink.Link {
 	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: l.Name, Index: l.Index}}

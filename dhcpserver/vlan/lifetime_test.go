@@ -45,6 +45,17 @@ func TestKeep(t *testing.T) {
 	}
 	echo(t, "one", "192.0.2.2")
 
+	// Whoever wrote the CIDR too wide at first has mended it.
+	run(t, "ip route add 198.51.100.0/24 via 192.0.2.77 dev vlan100") // somebody's own
+	for _, cidr := range []string{"192.0.0.0/16", "192.0.2.0/24"} {
+		if err := link.Lead(netip.MustParsePrefix(cidr)); err != nil {
+			t.Fatal(err)
+		}
+		if got := routes(t, "vlan100"); got != cidr+" scope link 198.51.100.0/24 via 192.0.2.77" {
+			t.Errorf("routes %s", got)
+		}
+	}
+
 	// It is there for as long as it is kept, and not longer.
 	eventually(t, "it is kept for two lifetimes", func() bool {
 		if until, err = link.Keep(addr, until); err != nil {

@@ -138,7 +138,9 @@ func (s *packetSocket) lost() (bool, error) {
 	var stats *unix.TpacketStats
 	var got error
 	// The kernel starts to count anew with each answer.
-	if err := s.raw.Control(func(fd uintptr) { stats, got = unix.GetsockoptTpacketStats(int(fd), unix.SOL_PACKET, unix.PACKET_STATISTICS) }); err != nil {
+	if err := s.raw.Control(func(fd uintptr) {
+		stats, got = unix.GetsockoptTpacketStats(int(fd), unix.SOL_PACKET, unix.PACKET_STATISTICS)
+	}); err != nil {
 		return false, err
 	}
 	if got != nil {

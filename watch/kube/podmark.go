@@ -21,9 +21,9 @@ import (
 // holderDeletionCost makes a ReplicaSet that shrinks take the standby, which costs 0, before the holder.
 const holderDeletionCost = "100"
 
-// again is how long after it became the holder a pod marks itself once more: the holder of before, which may have taken longer, takes
-// marks off as well.
-const again = 5 * time.Second
+// A pod that became the holder marks itself once more after confirmAfter, since the holder of before, which may have taken longer, takes
+// marks off as well; and then every confirmEvery, since somebody may have taken the mark off by hand. What is there already is not written.
+const confirmAfter, confirmEvery = 5 * time.Second, time.Minute
 
 // PodMark keeps the label of the holder on the process's own pod while it is the holder, and takes it off the others, one of
 // which may have died with it: the Services in front of the VLAN's servers select it.
@@ -68,7 +68,9 @@ func (m *PodMark) Run(ctx context.Context, holding func() bool, others func() []
 		err := m.mark(ctx, m.pod.Name, wanted)
 		if err == nil && wanted && !marked {
 			err = m.unmark(ctx, others())
-			confirm.Reset(again)
+			confirm.Reset(confirmAfter)
+		} else if wanted {
+			confirm.Reset(confirmEvery)
 		}
 		if err != nil {
 			if ctx.Err() != nil {

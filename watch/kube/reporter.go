@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"encoding/base64"
@@ -85,6 +86,8 @@ type ReporterConfig struct {
 	Log  *slog.Logger
 	// Identity of this process; a pod's name.
 	Identity string
+	// Pod is the pod of this process, with which its Leases go; nil: it does not run in one, and they go with their Infras.
+	Pod *metav1.OwnerReference
 	// Key verifies what this process says on the VLAN; nil: it says nothing there.
 	Key   ed25519.PublicKey
 	Clock func() time.Time
@@ -348,7 +351,7 @@ func (r *Reporter) renew(ctx context.Context, rep Report, now time.Time) error {
 		lease.Annotations[vlanAnnotation] = string(vlan)
 	}
 	lease.OwnerReferences = nil
-	if owner := rep.Owner(); owner != nil {
+	if owner := cmp.Or(r.cfg.Pod, rep.Owner()); owner != nil {
 		lease.OwnerReferences = []metav1.OwnerReference{*owner}
 	}
 	lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: &r.cfg.Identity, LeaseDurationSeconds: &seconds, RenewTime: &renewed}
