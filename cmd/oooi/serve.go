@@ -73,10 +73,11 @@ but the children, and go on without the API, over a restart too. With --config-d
 that does not parse or an object that is wrong keeps its last good state, with one clear error.
 
 Nothing listens before the first complete state is known. On SIGTERM or Ctrl-C everything stops but
-Envoy, which keeps serving what it has; so do the server addresses put up by --claim-addresses.`,
+Envoy, which keeps serving what it has. With --config-dir so do the server addresses put up by --claim-addresses; in a
+cluster they are for the pod of the same Infra that follows.`,
 		Example: `  oooi serve --roles reconcile                                       # the hub of a cluster, in its pod: it writes the VLAN pods, too
   oooi serve --kubeconfig ~/.kube/config --roles reconcile           # the same from outside, without VLAN pods
-  oooi serve --infra clusters/tenant-vlan100 --roles xds,dns,dhcp    # the servers of one VLAN, in its pod
+  oooi serve --infra clusters/tenant-vlan100 --roles xds,dns,dhcp    # the servers of one VLAN, by hand
   oooi serve --config-dir /etc/oooi --interface eth1 --claim-addresses --state-dir /var/lib/oooi
   oooi serve --config-dir examples/two-clusters --roles xds --state-dir /tmp/oooi   # only Envoy's configuration
   oooi serve --config-dir DIR --port-offset 10000                                   # no root, 127.x addresses`,
@@ -112,7 +113,7 @@ Envoy, which keeps serving what it has; so do the server addresses put up by --c
 	flags.StringVar(&f.infra, "infra", "", "serve only this Infra, as NAMESPACE/NAME")
 	flags.StringSliceVar(&f.roles, "roles", []string{roleReconcile, string(serve.RoleXDS), string(serve.RoleDNS), string(serve.RoleDHCP)}, "what this process does")
 	flags.StringVar(&f.xdsListen, "xds-listen", "127.0.0.1:18000", "address of the xDS server; loopback only, it is not authenticated")
-	flags.StringSliceVar(&f.httpListen, "http-listen", []string{defaultHTTPListen}, "addresses of /metrics, /healthz, /readyz, /status, /leases and /explain; never served on the VLAN of --claim-addresses")
+	flags.StringSliceVar(&f.httpListen, "http-listen", []string{defaultHTTPListen}, "addresses of /metrics, /healthz, /readyz, /status, /leases and /explain; with --claim-addresses in a cluster each is answered on the interface that has it, and never on the VLAN")
 	flags.StringVar(&f.envoyAdmin, "envoy-admin", "", "address of Envoy's administration: with --claim-addresses in a cluster, who is the holder depends on Envoy's readiness too")
 	flags.StringSliceVar(&f.interfaces, "interface", nil, "the VLAN interface; with several Infras NAMESPACE/NAME=IF for each")
 	flags.BoolVar(&f.claimAddresses, "claim-addresses", false, "put the server addresses on the VLAN interface and announce them")
