@@ -85,6 +85,14 @@ bench-watch: build ## from a Machine's status write to Envoy's acknowledgement: 
 	@CGO_ENABLED=0 go build -o bin/oooi-bench ./e2e/bench
 	@exec bin/oooi-bench watch
 
+.PHONY: bench-failover
+bench-failover: image ## how long DNS, TLS, DHCP and Services are away when a VLAN pod fails, in every way; some 15 minutes, as root
+	@e2e/tools/debian-packages
+	@ENVOY=$$(e2e/tools/envoy); KUSTOMIZE=$(call tool,kustomize); KUBEBUILDER_ASSETS=$$(e2e/tools/kubebuilder-assets); \
+	OOOI_IMAGE=$(CURDIR)/bin/oooi-image.tar; \
+	export ENVOY KUSTOMIZE KUBEBUILDER_ASSETS OOOI_IMAGE; \
+	go test -run '^$$' -bench Failover -benchtime 5x -timeout 60m ./e2e/vlanpods
+
 .PHONY: ci
 ci: build generate-check lint test ## what CI runs: build, generate-check, lint, test
 

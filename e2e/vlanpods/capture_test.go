@@ -32,12 +32,20 @@ type capture struct {
 
 	mu     sync.Mutex
 	claims []claim
+	probed map[netip.Addr]int
+}
+
+// probes is how often it was asked for an address by hosts without one.
+func (c *capture) probes(address string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.probed[netip.MustParseAddr(address)]
 }
 
 // captureARP listens until the end of the test.
-func captureARP(t *testing.T) *capture {
+func captureARP(t testing.TB) *capture {
 	t.Helper()
-	c := &capture{done: make(chan struct{})}
+	c := &capture{done: make(chan struct{}), probed: map[netip.Addr]int{}}
 	err := kubelet.Switch.Do(func() error {
 		link, err := net.InterfaceByName(bridge)
 		if err != nil {
@@ -80,10 +88,13 @@ func (c *capture) listen() {
 		}
 		arp := frame[14:n]
 		address, _ := netip.AddrFromSlice(arp[14:18])
-		if address.IsUnspecified() {
-			continue // a probe claims nothing (RFC 5227)
-		}
 		c.mu.Lock()
+		if address.IsUnspecified() { // a probe claims nothing (RFC 5227)
+			probed, _ := netip.AddrFromSlice(arp[24:28])
+			c.probed[probed]++
+			c.mu.Unlock()
+			continue
+		}
 		c.claims = append(c.claims, claim{at: time.Now(), address: address, mac: net.HardwareAddr(arp[8:14]).String()})
 		c.mu.Unlock()
 	}
@@ -117,7 +128,7 @@ func (c *capture) history(address string) string {
 
 // oneAtATime holds the server addresses to one machine at a time: none that another one has followed claims one again. The last one
 // is the holder; where it is a new one it has claimed them all.
-func (c *capture) oneAtATime(t *testing.T, holder string, isNew bool) {
+func (c *capture) oneAtATime(t testing.TB, holder string, isNew bool) {
 	t.Helper()
 	for _, address := range []string{addressDHCP, addressDNS, addressProxy} {
 		macs := c.holders(address)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -35,16 +36,20 @@ var belongings = []schema.GroupVersionResource{
 func TestDeletion(t *testing.T) {
 	w.settle(t)
 	w.boot(t, w.workerA, netlab.Udhcpc, workerA)
-	w.deleteInfra(t)
+	arp := newARP(t, w.prober)
 	for _, address := range []string{addressDHCP, addressDNS, addressProxy} {
-		if _, err := w.workerA.Run(t.Context(), "ip", "neigh", "flush", "dev", "vlan0"); err != nil {
-			t.Fatal(err)
+		if mac, answered := arp.ask(netip.MustParseAddr(address), 10*time.Second); !answered {
+			t.Errorf("nobody answers for %s before the Infra is deleted", address)
+		} else if mac == strangerMAC.String() {
+			t.Errorf("%s is the stranger's", address)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		if answer, err := w.call(ctx, w.workerA, 443, ""); err == nil {
-			t.Errorf("%s answers: %s", address, answer)
+	}
+	w.deleteInfra(t)
+	arp = newARP(t, w.prober) // the other one has heard what was said before
+	for _, address := range []string{addressDHCP, addressDNS, addressProxy} {
+		if mac, answered := arp.ask(netip.MustParseAddr(address), time.Second); answered {
+			t.Errorf("%s still has %s", mac, address)
 		}
-		cancel()
 	}
 	w.settle(t)
 	w.boot(t, w.workerA, netlab.Udhcpc, workerA)
@@ -79,7 +84,7 @@ func (w *world) deleteInfra(t *testing.T) {
 }
 
 // apply applies the example as a user does.
-func (w *world) apply(t *testing.T) {
+func (w *world) apply(t testing.TB) {
 	t.Helper()
 	manifests, err := kustomize(t.Context(), "deploy/examples/vlan100")
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 )
 
 // eventually waits until a condition holds. The garbage collector alone may take half a minute to notice new kinds.
-func eventually(t *testing.T, what string, condition func(context.Context) error) {
+func eventually(t testing.TB, what string, condition func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
@@ -32,7 +32,7 @@ func eventually(t *testing.T, what string, condition func(context.Context) error
 
 // settle applies the example as a user does and waits until its VLAN is served: two VLAN pods that are ready, one of them the
 // holder.
-func (w *world) settle(t *testing.T) {
+func (w *world) settle(t testing.TB) {
 	t.Helper()
 	w.apply(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -55,7 +55,7 @@ func (w *world) settle(t *testing.T) {
 // nothingRefused fails the test when the API server refuses the hub or a VLAN pod anything until its end: the shipped roles are
 // too small then, or something is asked for that is none of their business. Not for a test that deletes the Infra: the pods'
 // rights may go before the pods.
-func (w *world) nothingRefused(t *testing.T) {
+func (w *world) nothingRefused(t testing.TB) {
 	t.Helper()
 	mark, err := w.Mark()
 	if err != nil {
@@ -106,7 +106,7 @@ func (w *world) holder(ctx context.Context) (string, error) {
 }
 
 // pair are the holder and the standby.
-func (w *world) pair(t *testing.T) (holder, standby string) {
+func (w *world) pair(t testing.TB) (holder, standby string) {
 	t.Helper()
 	eventually(t, "a holder and a standby", func(ctx context.Context) error {
 		var err error
@@ -132,7 +132,7 @@ func (w *world) pair(t *testing.T) (holder, standby string) {
 }
 
 // hardwareAddress of a VLAN pod on the VLAN.
-func (w *world) hardwareAddress(t *testing.T, pod string) string {
+func (w *world) hardwareAddress(t testing.TB, pod string) string {
 	t.Helper()
 	h, err := w.nodes.Host(namespace, pod)
 	if err != nil {
@@ -161,7 +161,7 @@ func isReady(p *corev1.Pod) bool {
 }
 
 // boot lets a machine on the VLAN get an address by DHCP, that one if it is not empty.
-func (w *world) boot(t *testing.T, h stack.Host, client netlab.Client, address string) netlab.Lease {
+func (w *world) boot(t testing.TB, h stack.Host, client netlab.Client, address string) netlab.Lease {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,61 +19,78 @@ import (
 // calm is how long a service must answer without a failure to be taken for back.
 const calm = 2 * time.Second
 
-// probe asks for one service over and over.
+// Services of a VLAN that are asked for.
+const (
+	serviceDNS   = "DNS"
+	serviceTLS   = "TLS"
+	serviceDHCP  = "DHCP"
+	serviceOfIPs = "Service" // the proxy's Service, from the pod network
+)
+
+// probe asks for one service over and over. It does not wait for one answer before it asks again: what it measures is the service,
+// not its own patience.
 type probe struct {
 	name  string
 	every time.Duration
-	// bystander: nobody waits for its answers.
-	bystander bool
-	// try asks once, and gives up by itself soon.
-	try func(context.Context) error
+	// patience with one attempt.
+	patience time.Duration
+	// try asks once; attempts are numbered.
+	try func(ctx context.Context, attempt int) error
 
-	mu       sync.Mutex
-	good     []time.Time // when answers came
-	failures int
-	failed   time.Time // the last failure
-	why      error
+	mu   sync.Mutex
+	past []attempt // in the order in which they ended
+}
+
+// attempt is one question and what became of it.
+type attempt struct {
+	begun, ended time.Time
+	err          error
+}
+
+// relays is how many DHCP relays ask in turn: one has to be done before it asks again.
+const relays = 4
+
+// relayAddress is that of a relay on the VLAN.
+func relayAddress(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, byte(60 + i)}) }
+
+// startRelays gives the prober the addresses of the DHCP relays.
+func (w *world) startRelays(t testing.TB) {
+	t.Helper()
+	for i := range relays {
+		if _, err := w.prober.Run(t.Context(), "ip", "addr", "replace", relayAddress(i).String()+"/24", "dev", "vlan0"); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // probes of the three services of a VLAN, as a worker with an address sees them, and of the proxy's Service.
-func (w *world) probes(t *testing.T) []*probe {
-	service := w.clusterIP(t, v1alpha1.ProxyServiceName(infra))
-	relay := stack.Relay{
-		Host: w.prober, Address: netip.MustParseAddrPort("192.0.2.60:67"), Server: netip.MustParseAddrPort(addressDHCP + ":67"),
+func (w *world) probes(t testing.TB) []*probe {
+	t.Helper()
+	service, err := w.clusterIP(t.Context(), v1alpha1.ProxyServiceName(infra))
+	if err != nil {
+		t.Fatal(err)
 	}
 	return []*probe{
-		{name: "DNS", every: 20 * time.Millisecond, try: func(ctx context.Context) error {
-			ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
-			defer cancel()
+		{name: serviceDNS, every: 20 * time.Millisecond, patience: 200 * time.Millisecond, try: func(ctx context.Context, _ int) error {
 			got, err := lookup(ctx, w.workerA, addressDNS, "api."+domain(clusterA))
 			if err == nil && got != addressProxy {
 				err = fmt.Errorf("got %s, want %s", got, addressProxy)
 			}
 			return err
 		}},
-		{name: "TLS", every: 20 * time.Millisecond, try: func(ctx context.Context) error {
-			ctx, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
-			defer cancel()
-			got, err := w.call(ctx, w.workerA, 443, "api."+domain(clusterA))
-			if want := clusterA + "/kube-apiserver"; err == nil && got != want {
-				err = fmt.Errorf("got %s, want %s", got, want)
+		{name: serviceTLS, every: 25 * time.Millisecond, patience: 500 * time.Millisecond, try: func(ctx context.Context, _ int) error {
+			return w.reachedAt(ctx, w.workerA, addressProxy)
+		}},
+		{name: serviceDHCP, every: 100 * time.Millisecond, patience: 350 * time.Millisecond, try: func(ctx context.Context, attempt int) error {
+			i := attempt % relays
+			relay := stack.Relay{
+				Host: w.prober, Address: netip.AddrPortFrom(relayAddress(i), 67), Server: netip.MustParseAddrPort(addressDHCP + ":67"),
 			}
+			_, err := relay.Lease(ctx, net.HardwareAddr{0x52, 0x54, 0, 0, 2, byte(0x60 + i)})
 			return err
 		}},
-		{name: "DHCP", every: 100 * time.Millisecond, try: func(ctx context.Context) error {
-			ctx, cancel := context.WithTimeout(ctx, 400*time.Millisecond)
-			defer cancel()
-			_, err := relay.Lease(ctx, net.HardwareAddr{0x52, 0x54, 0, 0, 2, 0x60})
-			return err
-		}},
-		{name: "Service", every: 50 * time.Millisecond, bystander: true, try: func(ctx context.Context) error {
-			ctx, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
-			defer cancel()
-			got, err := w.callAt(ctx, "", service, 443, "api."+domain(clusterA))
-			if want := clusterA + "/kube-apiserver"; err == nil && got != want {
-				err = fmt.Errorf("got %s, want %s", got, want)
-			}
-			return err
+		{name: serviceOfIPs, every: 50 * time.Millisecond, patience: 500 * time.Millisecond, try: func(ctx context.Context, _ int) error {
+			return w.reachedAt(ctx, "", service)
 		}},
 	}
 }
@@ -81,17 +99,22 @@ func (w *world) probes(t *testing.T) []*probe {
 func (p *probe) run(ctx context.Context) {
 	ticker := time.NewTicker(p.every)
 	defer ticker.Stop()
-	for ctx.Err() == nil {
-		err := p.try(ctx)
-		p.mu.Lock()
-		switch {
-		case ctx.Err() != nil: // no fault of the service
-		case err != nil:
-			p.failures, p.failed, p.why = p.failures+1, time.Now(), err
-		default:
-			p.good = append(p.good, time.Now())
-		}
-		p.mu.Unlock()
+	var group sync.WaitGroup
+	defer group.Wait()
+	for number := 0; ctx.Err() == nil; number++ {
+		group.Go(func() {
+			a := attempt{begun: time.Now()}
+			ctx, cancel := context.WithTimeoutCause(ctx, p.patience, errors.New("no answer"))
+			defer cancel()
+			a.err = p.try(ctx, number)
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return // no fault of the service
+			}
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			a.ended = time.Now()
+			p.past = append(p.past, a)
+		})
 		select {
 		case <-ctx.Done():
 		case <-ticker.C:
@@ -103,35 +126,80 @@ func (p *probe) run(ctx context.Context) {
 func (p *probe) steady(since time.Time) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.failed.After(since) {
-		since = p.failed
+	var good time.Time
+	var failed attempt
+	failures := 0
+	for _, a := range p.past {
+		switch {
+		case a.err == nil:
+			good = a.ended
+		case a.ended.After(since):
+			failed, since, failures = a, a.ended, failures+1
+		}
 	}
-	last := len(p.good) - 1
-	if last < 0 || p.good[last].Sub(since) < calm {
-		return fmt.Errorf("%s: %d failures, the last one %s ago: %w", p.name, p.failures, time.Since(p.failed).Round(time.Millisecond), p.why)
+	if good.Sub(since) < calm {
+		return fmt.Errorf("%s: %d failures, the last one %s ago: %w", p.name, failures, time.Since(failed.ended).Round(time.Millisecond), failed.err)
 	}
 	return nil
 }
 
-// outage is the longest time without an answer after a point in time, until now, and the failures meanwhile.
-func (p *probe) outage(since time.Time) (time.Duration, int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var longest time.Duration
-	for i, at := range p.good {
-		if i > 0 && at.After(since) {
-			longest = max(longest, at.Sub(p.good[i-1]))
-		}
-	}
-	if len(p.good) == 0 {
-		return time.Since(since), p.failures
-	}
-	return max(longest, time.Since(p.good[len(p.good)-1])), p.failures
+// outage is the longest time without an answer.
+type outage struct {
+	service  string
+	from, to time.Time
+	// failures are those of the attempts that ended after the disruption.
+	failures int
+	// history are the attempts that began or ended in that time.
+	history []attempt
 }
 
-// measure asks for all services while something is done to them, until all have answered again for a while. It returns a
-// line for a table: the longest time without an answer of each.
-func (w *world) measure(t *testing.T, disrupt func()) string {
+func (o *outage) String() string {
+	return fmt.Sprintf("%s %.2f s (%d failures)", o.service, o.length().Seconds(), o.failures)
+}
+
+func (o *outage) length() time.Duration { return o.to.Sub(o.from) }
+
+// details are all attempts, a line each.
+func (o *outage) details() string {
+	var text strings.Builder
+	const clock = "15:04:05.000"
+	fmt.Fprintf(&text, "%s: no answer from %s to %s\n", o.service, o.from.Format(clock), o.to.Format(clock))
+	for _, a := range o.history {
+		fmt.Fprintf(&text, "%s to %s: %v\n", a.begun.Format(clock), a.ended.Format(clock), a.err)
+	}
+	return text.String()
+}
+
+// outage finds the longest time without an answer after a point in time, until now.
+func (p *probe) outage(since time.Time) *outage {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	o := &outage{service: p.name}
+	last := since // of the answers
+	weigh := func(to time.Time) {
+		if to.After(since) && to.Sub(last) > o.length() {
+			o.from, o.to = last, to
+		}
+	}
+	for _, a := range p.past {
+		if a.err == nil {
+			weigh(a.ended)
+			last = a.ended
+		} else if a.ended.After(since) {
+			o.failures++
+		}
+	}
+	weigh(time.Now())
+	for _, a := range p.past {
+		if a.ended.After(o.from) && a.begun.Before(o.to) {
+			o.history = append(o.history, a)
+		}
+	}
+	return o
+}
+
+// measure asks for all services while something is done to them, until all but the excepted ones have answered again for a while.
+func (w *world) measure(t testing.TB, disrupt func(), except ...string) []*outage {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var group sync.WaitGroup
@@ -142,28 +210,31 @@ func (w *world) measure(t *testing.T, disrupt func()) string {
 	for _, p := range probes {
 		group.Go(func() { p.run(ctx) })
 	}
-	all := func(since time.Time) error {
+	all := func(since time.Time, except ...string) error {
 		var errs []error
 		for _, p := range probes {
-			if !p.bystander {
+			if !slices.Contains(except, p.name) {
 				errs = append(errs, p.steady(since))
 			}
 		}
 		return errors.Join(errs...)
 	}
 	eventually(t, "services before anything is done to them", func(context.Context) error { return all(begun) })
-	for _, p := range probes {
-		p.mu.Lock()
-		p.failures = 0
-		p.mu.Unlock()
-	}
 	since := time.Now()
 	disrupt()
-	eventually(t, "services again", func(context.Context) error { return all(since) })
-	var line strings.Builder
-	for _, p := range probes {
-		longest, failures := p.outage(since)
-		fmt.Fprintf(&line, "%s %6.2f s (%d failures)  ", p.name, longest.Seconds(), failures)
+	eventually(t, "services again", func(context.Context) error { return all(since, except...) })
+	outages := make([]*outage, len(probes))
+	for i, p := range probes {
+		outages[i] = p.outage(since)
 	}
-	return line.String()
+	return outages
+}
+
+// line of a table.
+func line(outages []*outage) string {
+	var text strings.Builder
+	for _, o := range outages {
+		fmt.Fprintf(&text, "%-30s", o)
+	}
+	return text.String()
 }

@@ -66,7 +66,14 @@ func TestPage(t *testing.T) {
 		}
 	}
 	// From the pod network the names lead to the ClusterIP in front of the holder. Aliases are nobody's there.
-	dnsService, proxyService := w.clusterIP(t, v1alpha1.DNSServiceName(infra)), w.clusterIP(t, v1alpha1.ProxyServiceName(infra))
+	dnsService, err := w.clusterIP(t.Context(), v1alpha1.DNSServiceName(infra))
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxyService, err := w.clusterIP(t.Context(), v1alpha1.ProxyServiceName(infra))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, want := range map[string]string{
 		"api." + domain(clusterA): proxyService,
 		"api." + domain(clusterB): proxyService,
@@ -96,15 +103,17 @@ func TestPage(t *testing.T) {
 }
 
 // clusterIP of a Service in the example's namespace.
-func (w *world) clusterIP(t *testing.T, name string) string {
-	t.Helper()
-	service, err := w.Dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "services"}).Namespace(namespace).Get(t.Context(), name, metav1.GetOptions{})
+func (w *world) clusterIP(ctx context.Context, name string) (string, error) {
+	service, err := w.Dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "services"}).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	address, _, err := unstructured.NestedString(service.Object, "spec", "clusterIP")
-	if err != nil || address == "" {
-		t.Fatalf("Service %s has no ClusterIP: %v", name, err)
+	if err == nil && address == "" {
+		err = errors.New("it has none")
 	}
-	return address
+	if err != nil {
+		return "", fmt.Errorf("ClusterIP of Service %s: %w", name, err)
+	}
+	return address, nil
 }

@@ -33,12 +33,24 @@ func TestStranger(t *testing.T) {
 		}
 		w.apply(t)
 		w.condition(t, v1alpha1.ConditionAddressesHeld, "False", "AddressInUse", addressProxy, strangerMAC.String())
+		seen := w.watchCondition(t, v1alpha1.ConditionAddressesHeld)
 		// The others are served.
 		w.boot(t, w.workerA, netlab.Udhcpc, workerA)
 		eventually(t, "DNS", func(ctx context.Context) error {
 			_, err := lookup(ctx, w.workerA, addressDNS, "example.org")
 			return err
 		})
+		// The address is probed again and again, and meanwhile nothing else is said of it.
+		arp := captureARP(t)
+		eventually(t, "probes for an address that is refused", func(context.Context) error {
+			if n := arp.probes(addressProxy); n < 2 {
+				return fmt.Errorf("%d probes", n)
+			}
+			return nil
+		})
+		if said := seen(); strings.Join(said, ", ") != "False AddressInUse" {
+			t.Errorf("while the address is refused, AddressesHeld was %s", strings.Join(said, ", "))
+		}
 		if _, err := w.stranger.Run(t.Context(), "ip", "addr", "del", addressProxy+"/24", "dev", "vlan0"); err != nil {
 			t.Fatal(err)
 		}
@@ -87,8 +99,8 @@ func TestStranger(t *testing.T) {
 	})
 }
 
-// inBackground does something until stop is called, at the end of the test at the latest.
-func inBackground(t *testing.T, do func(context.Context)) (stop func()) {
+// inBackground does something until stop is called, at the end of the test at the latest. What does not end with its context is interrupted.
+func inBackground(t *testing.T, do func(context.Context), interrupt ...func()) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -97,6 +109,9 @@ func inBackground(t *testing.T, do func(context.Context)) (stop func()) {
 	}()
 	stop = func() {
 		cancel()
+		for _, f := range interrupt {
+			f()
+		}
 		<-done
 	}
 	t.Cleanup(stop)
@@ -105,13 +120,19 @@ func inBackground(t *testing.T, do func(context.Context)) (stop func()) {
 
 // reached is an error unless worker A reaches its own API server.
 func (w *world) reached(ctx context.Context) error {
-	got, err := w.call(ctx, w.workerA, 443, "api."+domain(clusterA))
-	if want := clusterA + "/kube-apiserver"; err == nil && got != want {
-		err = fmt.Errorf("got %s, want %s", got, want)
-	}
+	err := w.reachedAt(ctx, w.workerA, addressProxy)
 	if err != nil {
 		neighbours, _ := w.workerA.Run(ctx, "ip", "neigh", "show", "dev", "vlan0") // for the error only
 		err = fmt.Errorf("%w\n%s", err, neighbours)
+	}
+	return err
+}
+
+// reachedAt is an error unless a host reaches the API server of cluster A at an address of the proxy.
+func (w *world) reachedAt(ctx context.Context, h stack.Host, address string) error {
+	got, err := w.callAt(ctx, h, address, 443, "api."+domain(clusterA))
+	if want := clusterA + "/kube-apiserver"; err == nil && got != want {
+		err = fmt.Errorf("got %s, want %s", got, want)
 	}
 	return err
 }
@@ -141,6 +162,45 @@ func (w *world) condition(t *testing.T, kind, status, reason string, texts ...st
 		}
 		return errors.New(conditions(object))
 	})
+}
+
+// watchCondition notes every status and reason that a condition of the Infra has, from now on until the function that it returns is called.
+func (w *world) watchCondition(t *testing.T, kind string) (seen func() []string) {
+	t.Helper()
+	infras := w.Dynamic.Resource(v1alpha1.GroupVersion.WithResource("infras")).Namespace(namespace)
+	now, err := infras.Get(t.Context(), infra, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	note := func(object *unstructured.Unstructured) {
+		list, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
+		for _, c := range list {
+			if c, ok := c.(map[string]any); ok && c["type"] == kind {
+				if word := fmt.Sprintf("%v %v", c["status"], c["reason"]); len(all) == 0 || all[len(all)-1] != word {
+					all = append(all, word)
+				}
+			}
+		}
+	}
+	note(now)
+	changes, err := infras.Watch(t.Context(), metav1.ListOptions{
+		FieldSelector: "metadata.name=" + infra, ResourceVersion: now.GetResourceVersion(), TimeoutSeconds: new(int64(300)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := inBackground(t, func(context.Context) {
+		for change := range changes.ResultChan() {
+			if object, ok := change.Object.(*unstructured.Unstructured); ok {
+				note(object)
+			}
+		}
+	}, changes.Stop)
+	return func() []string {
+		stop()
+		return all
+	}
 }
 
 // arpSocket sends and receives ARP on vlan0 of a machine.
@@ -189,6 +249,29 @@ func (a *arpSocket) send(to net.HardwareAddr, operation uint16, sender netip.Add
 	if _, err := a.socket.Write(frame); err != nil {
 		a.t.Error(err)
 	}
+}
+
+// ask asks for an address until somebody answers, for so long at most, as a host that has no address itself (RFC 5227 section 2.1.1). It
+// returns the hardware address of whoever does.
+func (a *arpSocket) ask(address netip.Addr, within time.Duration) (mac string, answered bool) {
+	a.t.Helper()
+	frame := make([]byte, 2048)
+	for end := time.Now().Add(within); time.Now().Before(end); {
+		a.send(broadcast, 1, netip.IPv4Unspecified(), make(net.HardwareAddr, 6), address)
+		if err := a.socket.SetReadDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
+			a.t.Fatal(err)
+		}
+		for {
+			n, err := a.socket.Read(frame)
+			if err != nil {
+				break // nobody yet
+			}
+			if sender, ok := netip.AddrFromSlice(frame[28:32]); n >= 14+28 && ok && sender == address {
+				return net.HardwareAddr(frame[22:28]).String(), true
+			}
+		}
+	}
+	return "", false
 }
 
 // announce claims an address over and over until ctx ends.

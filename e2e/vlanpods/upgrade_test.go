@@ -24,9 +24,7 @@ func TestUpgrade(t *testing.T) {
 	w.nothingRefused(t)
 	w.settle(t)
 	w.boot(t, w.workerA, netlab.Udhcpc, workerA)
-	if _, err := w.prober.Run(t.Context(), "ip", "addr", "replace", "192.0.2.60/24", "dev", "vlan0"); err != nil {
-		t.Fatal(err)
-	}
+	w.startRelays(t)
 	before, standby := w.pair(t)
 	arp := captureARP(t)
 
@@ -54,7 +52,7 @@ func TestUpgrade(t *testing.T) {
 	}
 	const next = "oooi:next"
 	w.nodes.SetImage(next, w.images.oooi)
-	line := w.measure(t, func() {
+	outages := w.measure(t, func() {
 		if _, err := w.Apply(t.Context(), "kubectl", bytes.ReplaceAll(manifests, []byte("image: "+oooiName), []byte("image: "+next))); err != nil {
 			t.Fatal(err)
 		}
@@ -87,7 +85,12 @@ func TestUpgrade(t *testing.T) {
 	for _, s := range streams {
 		resets, most = resets+s.count(), max(most, s.count())
 	}
-	t.Logf("%d streams, %d resets, at most %d for one; longest time without an answer: %s", len(streams), resets, most, line)
+	t.Logf("%d streams, %d resets, at most %d for one; longest time without an answer: %s", len(streams), resets, most, line(outages))
+	for _, o := range outages {
+		if o.length() > time.Second {
+			t.Logf("%s%s", o.details(), arp.history(addressProxy))
+		}
+	}
 	if most > 1 {
 		t.Errorf("a stream was reset %d times", most)
 	}
