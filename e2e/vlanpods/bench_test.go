@@ -18,7 +18,7 @@ func BenchmarkFailover(b *testing.B) {
 	w.boot(b, w.workerA, netlab.Udhcpc, workerA)
 	w.startRelays(b)
 	disruptions := slices.DeleteFunc(w.disruptions(), func(d disruption) bool { return d.unmeasured })
-	services := []string{serviceDNS, serviceTLS, serviceDHCP, serviceOfIPs}
+	services := []string{serviceDNS, serviceTLS, serviceDHCP, serviceOfIPs, direct}
 	lengths := map[string][]time.Duration{} // by disruption and service
 	rounds := 0
 	for b.Loop() {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -111,6 +112,19 @@ func (c *capture) holders(address string) []string {
 		}
 	}
 	return macs
+}
+
+// handedOver is when an address was first claimed by the machine that has it now.
+func (c *capture) handedOver(t *testing.T, address string) time.Time {
+	t.Helper()
+	macs := c.holders(address)
+	if len(macs) == 0 {
+		t.Fatalf("nobody has claimed %s", address)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := slices.IndexFunc(c.claims, func(a claim) bool { return a.address.String() == address && a.mac == macs[len(macs)-1] })
+	return c.claims[i].at
 }
 
 // history is all that was claimed of an address, a line each.

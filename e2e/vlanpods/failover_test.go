@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"syscall"
 	"testing"
@@ -98,9 +99,14 @@ func (w *world) disruptions() []disruption {
 				}
 				// The pod that is gone is still there for the API server, and must not be in the way of the Services.
 				service, err := w.clusterIP(ctx, v1alpha1.ProxyServiceName(infra))
-				if err == nil {
-					err = stack.Until(ctx, "the Service", func(ctx context.Context) error { return w.reachedAt(ctx, "", service) })
+				if err != nil {
+					return err
 				}
+				waiting, cancel := context.WithTimeout(ctx, time.Minute)
+				defer cancel()
+				err = stack.Until(waiting, "the Service", func(ctx context.Context) error {
+					return w.reachedAt(ctx, "", netip.AddrPortFrom(service, 443))
+				})
 				return errors.Join(err, w.force(ctx, holder))
 			},
 		},
@@ -145,7 +151,7 @@ func TestFailover(t *testing.T) {
 // breakHolder breaks the holder, measures, and heals. It returns the holder after that.
 func (w *world) breakHolder(t testing.TB, d *disruption, holder, standby string) ([]*outage, string) {
 	t.Helper()
-	outages := w.measure(t, func() {
+	m := w.measure(t, func() {
 		if err := d.disrupt(t.Context(), holder, standby); err != nil {
 			t.Fatal(err)
 		}
@@ -156,7 +162,7 @@ func (w *world) breakHolder(t testing.TB, d *disruption, holder, standby string)
 		}
 	}
 	after, _ := w.pair(t)
-	return outages, after
+	return m.longest(), after
 }
 
 // force deletes a pod at once, whether or not somebody ends it.

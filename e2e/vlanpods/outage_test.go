@@ -25,6 +25,8 @@ const (
 	serviceTLS   = "TLS"
 	serviceDHCP  = "DHCP"
 	serviceOfIPs = "Service" // the proxy's Service, from the pod network
+	// direct is what the proxy stands in front of, asked without it: the machine's own part in what is measured.
+	direct = "direct"
 )
 
 // probe asks for one service over and over. It does not wait for one answer before it asks again: what it measures is the service,
@@ -71,15 +73,15 @@ func (w *world) probes(t testing.TB) []*probe {
 		t.Fatal(err)
 	}
 	return []*probe{
-		{name: serviceDNS, every: 20 * time.Millisecond, patience: 200 * time.Millisecond, try: func(ctx context.Context, _ int) error {
+		{name: serviceDNS, every: 25 * time.Millisecond, patience: 200 * time.Millisecond, try: func(ctx context.Context, _ int) error {
 			got, err := lookup(ctx, w.workerA, addressDNS, "api."+domain(clusterA))
 			if err == nil && got != addressProxy {
 				err = fmt.Errorf("got %s, want %s", got, addressProxy)
 			}
 			return err
 		}},
-		{name: serviceTLS, every: 25 * time.Millisecond, patience: 500 * time.Millisecond, try: func(ctx context.Context, _ int) error {
-			return w.reachedAt(ctx, w.workerA, addressProxy)
+		{name: serviceTLS, every: 50 * time.Millisecond, patience: 300 * time.Millisecond, try: func(ctx context.Context, _ int) error {
+			return w.reachedAt(ctx, w.workerA, netip.MustParseAddrPort(addressProxy+":443"))
 		}},
 		{name: serviceDHCP, every: 100 * time.Millisecond, patience: 350 * time.Millisecond, try: func(ctx context.Context, attempt int) error {
 			i := attempt % relays
@@ -89,8 +91,11 @@ func (w *world) probes(t testing.TB) []*probe {
 			_, err := relay.Lease(ctx, net.HardwareAddr{0x52, 0x54, 0, 0, 2, byte(0x60 + i)})
 			return err
 		}},
-		{name: serviceOfIPs, every: 50 * time.Millisecond, patience: 500 * time.Millisecond, try: func(ctx context.Context, _ int) error {
-			return w.reachedAt(ctx, "", service)
+		{name: serviceOfIPs, every: 50 * time.Millisecond, patience: 300 * time.Millisecond, try: func(ctx context.Context, _ int) error {
+			return w.reachedAt(ctx, "", netip.AddrPortFrom(service, 443))
+		}},
+		{name: direct, every: 50 * time.Millisecond, patience: 300 * time.Millisecond, try: func(ctx context.Context, _ int) error {
+			return w.reachedAt(ctx, "", backendA)
 		}},
 	}
 }
@@ -170,22 +175,26 @@ func (o *outage) details() string {
 	return text.String()
 }
 
-// outage finds the longest time without an answer after a point in time, until now.
-func (p *probe) outage(since time.Time) *outage {
+// outage finds the longest time without an answer from a point in time on, until now, that some moment falls into; the zero one: any
+// does.
+func (p *probe) outage(since, moment time.Time) *outage {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	o := &outage{service: p.name}
 	last := since // of the answers
 	weigh := func(to time.Time) {
-		if to.After(since) && to.Sub(last) > o.length() {
+		covers := moment.IsZero() || !moment.Before(last) && moment.Before(to)
+		if covers && to.Sub(last) > o.length() {
 			o.from, o.to = last, to
 		}
 	}
 	for _, a := range p.past {
-		if a.err == nil {
+		switch {
+		case !a.ended.After(since):
+		case a.err == nil:
 			weigh(a.ended)
 			last = a.ended
-		} else if a.ended.After(since) {
+		default:
 			o.failures++
 		}
 	}
@@ -198,8 +207,26 @@ func (p *probe) outage(since time.Time) *outage {
 	return o
 }
 
+// measurement is what the probes saw from a point in time on.
+type measurement struct {
+	since  time.Time
+	probes []*probe
+}
+
+// longest is the longest time without an answer of each service.
+func (m *measurement) longest() []*outage { return m.at(time.Time{}) }
+
+// at is the time without an answer of each service into which a moment falls.
+func (m *measurement) at(moment time.Time) []*outage {
+	outages := make([]*outage, len(m.probes))
+	for i, p := range m.probes {
+		outages[i] = p.outage(m.since, moment)
+	}
+	return outages
+}
+
 // measure asks for all services while something is done to them, until all but the excepted ones have answered again for a while.
-func (w *world) measure(t testing.TB, disrupt func(), except ...string) []*outage {
+func (w *world) measure(t testing.TB, disrupt func(), except ...string) *measurement {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var group sync.WaitGroup
@@ -213,28 +240,24 @@ func (w *world) measure(t testing.TB, disrupt func(), except ...string) []*outag
 	all := func(since time.Time, except ...string) error {
 		var errs []error
 		for _, p := range probes {
-			if !slices.Contains(except, p.name) {
+			if p.name != direct && !slices.Contains(except, p.name) {
 				errs = append(errs, p.steady(since))
 			}
 		}
 		return errors.Join(errs...)
 	}
 	eventually(t, "services before anything is done to them", func(context.Context) error { return all(begun) })
-	since := time.Now()
+	m := &measurement{since: time.Now(), probes: probes}
 	disrupt()
-	eventually(t, "services again", func(context.Context) error { return all(since, except...) })
-	outages := make([]*outage, len(probes))
-	for i, p := range probes {
-		outages[i] = p.outage(since)
-	}
-	return outages
+	eventually(t, "services again", func(context.Context) error { return all(m.since, except...) })
+	return m
 }
 
 // line of a table.
 func line(outages []*outage) string {
 	var text strings.Builder
 	for _, o := range outages {
-		fmt.Fprintf(&text, "%-30s", o)
+		fmt.Fprintf(&text, "%-28s", o)
 	}
 	return text.String()
 }

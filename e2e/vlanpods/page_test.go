@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -75,13 +76,13 @@ func TestPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
-		"api." + domain(clusterA): proxyService,
-		"api." + domain(clusterB): proxyService,
+		"api." + domain(clusterA): proxyService.String(),
+		"api." + domain(clusterB): proxyService.String(),
 		"kubernetes.default.svc":  stack.UpstreamAnswer,
 		"example.org":             stack.UpstreamAnswer,
 	} {
 		eventually(t, name+" for pods", func(ctx context.Context) error {
-			if got, err := lookup(ctx, "", dnsService, name); err != nil || got != want {
+			if got, err := lookup(ctx, "", dnsService.String(), name); err != nil || got != want {
 				return errors.Join(fmt.Errorf("got %s, want %s", got, want), err)
 			}
 			return nil
@@ -94,7 +95,7 @@ func TestPage(t *testing.T) {
 		{"kubernetes", "closed"},
 	} {
 		eventually(t, fmt.Sprintf("%q from the pod network", call.sni), func(ctx context.Context) error {
-			if got, err := w.callAt(ctx, "", proxyService, 443, call.sni); err != nil || got != call.want {
+			if got, err := w.callAt(ctx, "", proxyService.String(), 443, call.sni); err != nil || got != call.want {
 				return errors.Join(fmt.Errorf("got %s, want %s", got, call.want), err)
 			}
 			return nil
@@ -103,17 +104,18 @@ func TestPage(t *testing.T) {
 }
 
 // clusterIP of a Service in the example's namespace.
-func (w *world) clusterIP(ctx context.Context, name string) (string, error) {
+func (w *world) clusterIP(ctx context.Context, name string) (netip.Addr, error) {
 	service, err := w.Dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "services"}).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return "", err
+		return netip.Addr{}, err
 	}
-	address, _, err := unstructured.NestedString(service.Object, "spec", "clusterIP")
-	if err == nil && address == "" {
-		err = errors.New("it has none")
-	}
+	text, _, err := unstructured.NestedString(service.Object, "spec", "clusterIP")
 	if err != nil {
-		return "", fmt.Errorf("ClusterIP of Service %s: %w", name, err)
+		return netip.Addr{}, err
 	}
-	return address, nil
+	address, err := netip.ParseAddr(text)
+	if err != nil {
+		err = fmt.Errorf("ClusterIP of Service %s: %w", name, err)
+	}
+	return address, err
 }

@@ -120,7 +120,7 @@ func inBackground(t *testing.T, do func(context.Context), interrupt ...func()) (
 
 // reached is an error unless worker A reaches its own API server.
 func (w *world) reached(ctx context.Context) error {
-	err := w.reachedAt(ctx, w.workerA, addressProxy)
+	err := w.reachedAt(ctx, w.workerA, netip.MustParseAddrPort(addressProxy+":443"))
 	if err != nil {
 		neighbours, _ := w.workerA.Run(ctx, "ip", "neigh", "show", "dev", "vlan0") // for the error only
 		err = fmt.Errorf("%w\n%s", err, neighbours)
@@ -128,9 +128,9 @@ func (w *world) reached(ctx context.Context) error {
 	return err
 }
 
-// reachedAt is an error unless a host reaches the API server of cluster A at an address of the proxy.
-func (w *world) reachedAt(ctx context.Context, h stack.Host, address string) error {
-	got, err := w.callAt(ctx, h, address, 443, "api."+domain(clusterA))
+// reachedAt is an error unless a host reaches the API server of cluster A at an address.
+func (w *world) reachedAt(ctx context.Context, h stack.Host, address netip.AddrPort) error {
+	got, err := w.callAt(ctx, h, address.Addr().String(), address.Port(), "api."+domain(clusterA))
 	if want := clusterA + "/kube-apiserver"; err == nil && got != want {
 		err = fmt.Errorf("got %s, want %s", got, want)
 	}

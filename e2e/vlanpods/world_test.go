@@ -38,6 +38,12 @@ const (
 	envoyName = "envoyproxy/envoy:distroless-v1.40.0"
 )
 
+// backends are where the first of the TLS servers of each cluster is, its API server; backendA is that of cluster A.
+var (
+	backends = [2]netip.Addr{netip.MustParseAddr("10.200.1.1"), netip.MustParseAddr("10.200.2.1")}
+	backendA = netip.AddrPortFrom(backends[0], 6443)
+)
+
 // world is a management cluster of two nodes with a VLAN, and oooi installed by its manifests.
 type world struct {
 	*controlplane.ControlPlane
@@ -131,7 +137,7 @@ func (w *world) startNeighbours(ctx context.Context) error {
 		}
 	}
 	for i, cluster := range []string{clusterA, clusterB} {
-		if err := w.startBackends(ctx, cluster, netip.AddrFrom4([4]byte{10, 200, byte(i + 1), 1})); err != nil {
+		if err := w.startBackends(ctx, cluster, backends[i]); err != nil {
 			return err
 		}
 	}
