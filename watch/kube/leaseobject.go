@@ -49,6 +49,10 @@ func (w *world) liveLeases(infras []*v1alpha1.Infra, now time.Time) map[types.Na
 		if !known || l.state != v1alpha1.DHCPLeaseActive || !now.Before(l.expires) {
 			continue
 		}
+		// Whose a lease is its name says: a label is written by whoever writes the object.
+		if key.Name != v1alpha1.DHCPLeaseName(infra.Name, l.address.String()) {
+			continue
+		}
 		live[infra] = append(live[infra], plan.Lease{Address: l.address, MAC: l.mac})
 	}
 	return live

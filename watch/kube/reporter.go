@@ -368,7 +368,7 @@ func (r *Reporter) renew(ctx context.Context, rep Report, now time.Time) error {
 
 func (r *Reporter) lease(infra types.NamespacedName) *coordinationv1.Lease {
 	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
-		Namespace: infra.Namespace, Name: v1alpha1.LabelValue(infra.Name + "-serving-" + r.cfg.Identity),
+		Namespace: infra.Namespace, Name: servingName(infra.Name, r.cfg.Identity),
 	}}
 }
 

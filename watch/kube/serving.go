@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/densityops/oooi/api/v1alpha1"
@@ -25,6 +26,12 @@ import (
 
 // servingLabel is on the Lease of each serving process; its value is the name of the Infra.
 const servingLabel = "hostedcluster.densityops.com/serves"
+
+// servingName is the name of the Lease of a process that serves an Infra. Who writes a Lease writes its labels and its holder as
+// well, but may not choose the name: only what stands under this name speaks for the process.
+func servingName(infra, process string) string {
+	return v1alpha1.LabelValue(infra + "-serving-" + process)
+}
 
 // processes are the living serving processes of an Infra, as servingChanged judged them last, each with what it says of
 // the server addresses; nil: it leaves them to others.
@@ -36,9 +43,13 @@ func (h *Hub) processes(infra types.NamespacedName) map[string]*VLANReport {
 		if key.Namespace != infra.Namespace || lease.Labels[servingLabel] != v1alpha1.LabelValue(infra.Name) {
 			continue
 		}
+		process := ptr.Deref(lease.Spec.HolderIdentity, "")
+		if process == "" || key.Name != servingName(infra.Name, process) {
+			continue
+		}
 		lives, judged := h.wasAlive[key]
 		if lives || !judged && h.holds(key, lease) {
-			alive[*lease.Spec.HolderIdentity] = readVLANReport(lease)
+			alive[process] = readVLANReport(lease)
 		}
 	}
 	return alive

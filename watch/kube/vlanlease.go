@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"net"
 	"net/netip"
@@ -144,30 +145,27 @@ func (l *VLANLease) handler() toolscache.ResourceEventHandler {
 			}
 			return
 		}
-		lease := object.(*coordinationv1.Lease)
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if name := lease.Spec.HolderIdentity; name != nil {
-			delete(l.peers, *name)
-			l.notify()
-		}
+		maps.DeleteFunc(l.peers, func(peer string, _ holder.Peer) bool { return object.GetName() == servingName(l.cfg.Infra.Name, peer) })
+		l.notify()
 	})
 }
 
-// setPeer notes the key of another pod.
+// setPeer notes the key of another pod, which only that pod's own Lease can tell.
 func (l *VLANLease) setPeer(lease *coordinationv1.Lease) {
-	name := lease.Spec.HolderIdentity
+	name := ptr.Deref(lease.Spec.HolderIdentity, "")
 	key, err := base64.StdEncoding.DecodeString(lease.Annotations[keyAnnotation])
-	if name == nil || *name == l.cfg.Identity || err != nil || len(key) != ed25519.PublicKeySize {
+	if name == "" || name == l.cfg.Identity || lease.Name != servingName(l.cfg.Infra.Name, name) || err != nil || len(key) != ed25519.PublicKeySize {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	peer := holder.Peer{Name: *name, Key: key}
-	if known, ok := l.peers[*name]; ok && known.Key.Equal(peer.Key) {
+	peer := holder.Peer{Name: name, Key: key}
+	if known, ok := l.peers[name]; ok && known.Key.Equal(peer.Key) {
 		return
 	}
-	l.peers[*name] = peer
+	l.peers[name] = peer
 	l.notify()
 }
 
