@@ -14,6 +14,7 @@ import (
 // BenchmarkFailover is `make bench-failover`: each round breaks the holder in every way, and a table is printed of how long services
 // were away, beside the target.
 func BenchmarkFailover(b *testing.B) {
+	w.pace = 25 * time.Millisecond
 	w.settle(b)
 	w.boot(b, w.workerA, netlab.Udhcpc, workerA)
 	w.startRelays(b)

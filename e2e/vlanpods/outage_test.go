@@ -73,14 +73,14 @@ func (w *world) probes(t testing.TB) []*probe {
 		t.Fatal(err)
 	}
 	return []*probe{
-		{name: serviceDNS, every: 25 * time.Millisecond, patience: 200 * time.Millisecond, try: func(ctx context.Context, _ int) error {
+		{name: serviceDNS, every: w.pace, patience: 200 * time.Millisecond, try: func(ctx context.Context, _ int) error {
 			got, err := lookup(ctx, w.workerA, addressDNS, "api."+domain(clusterA))
 			if err == nil && got != addressProxy {
 				err = fmt.Errorf("got %s, want %s", got, addressProxy)
 			}
 			return err
 		}},
-		{name: serviceTLS, every: 50 * time.Millisecond, patience: 300 * time.Millisecond, try: func(ctx context.Context, _ int) error {
+		{name: serviceTLS, every: w.pace, patience: 300 * time.Millisecond, try: func(ctx context.Context, _ int) error {
 			return w.reachedAt(ctx, w.workerA, netip.MustParseAddrPort(addressProxy+":443"))
 		}},
 		{name: serviceDHCP, every: 100 * time.Millisecond, patience: 350 * time.Millisecond, try: func(ctx context.Context, attempt int) error {
@@ -91,10 +91,10 @@ func (w *world) probes(t testing.TB) []*probe {
 			_, err := relay.Lease(ctx, net.HardwareAddr{0x52, 0x54, 0, 0, 2, byte(0x60 + i)})
 			return err
 		}},
-		{name: serviceOfIPs, every: 50 * time.Millisecond, patience: 300 * time.Millisecond, try: func(ctx context.Context, _ int) error {
+		{name: serviceOfIPs, every: w.pace, patience: 300 * time.Millisecond, try: func(ctx context.Context, _ int) error {
 			return w.reachedAt(ctx, "", netip.AddrPortFrom(service, 443))
 		}},
-		{name: direct, every: 50 * time.Millisecond, patience: 300 * time.Millisecond, try: func(ctx context.Context, _ int) error {
+		{name: direct, every: w.pace, patience: 300 * time.Millisecond, try: func(ctx context.Context, _ int) error {
 			return w.reachedAt(ctx, "", backendA)
 		}},
 	}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -54,13 +55,17 @@ type world struct {
 	upstream *stack.Upstream
 	images   struct{ oooi, envoy kubelet.Image }
 
+	// pace is how often services are asked while something is done to them. A handshake costs both of its ends, which are in this
+	// process, more with the race detector than without.
+	pace time.Duration
+
 	// Machines on the VLAN, without addresses at first. The workers have those of the example's Machines when they have booted.
 	workerA, workerB, stranger, prober stack.Host
 }
 
 // newWorld sets everything up but the Infra. What it returns can be stopped, also with an error.
 func newWorld(ctx context.Context) (*world, error) {
-	w := &world{}
+	w := &world{pace: 100 * time.Millisecond}
 	for _, step := range []struct {
 		what string
 		do   func(context.Context) error
