@@ -63,6 +63,7 @@ func TestAPIServer(t *testing.T) {
 		}
 	}
 	c.hubEndsThere(hub, deployments[0])
+	c.hubWritesForInfrasOnly(hub, infras[0], deployments[0])
 
 	// Pods as the Deployments' controllers would make them.
 	for deployment, name := range map[*unstructured.Unstructured]string{
@@ -81,6 +82,7 @@ func TestAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.vlanPodsKeepToTheirOwn()
+	c.longNamesAreKeptApart(deployments[0])
 }
 
 func infra(name string) string {
@@ -277,7 +279,10 @@ func (c *cluster) hubEndsThere(hub *cluster, deployment *unstructured.Unstructur
 	}
 	c.refused("another account", "under the account oooi-vlan only", pod(`{"serviceAccountName": "default", "serviceAccount": "default"}`))
 	c.refused("the host's network", "in namespaces of the host", pod(`{"hostNetwork": true, "securityContext": {"sysctls": null}}`))
-	const modest = `"containers": [{"name": "a", "image": "b", "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}}]`
+	const (
+		modestContext = `"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}`
+		modest        = `"containers": [{"name": "a", "image": "b", "securityContext": {` + modestContext + `}}]`
+	)
 	c.refused("the host's files", "no volumes but", pod(`{`+modest+`, "volumes": [{"name": "host", "hostPath": {"path": "/"}}]}`))
 	c.refused("a Secret", "no volumes but", pod(`{`+modest+`, "volumes": [{"name": "secret", "secret": {"secretName": "a"}}]}`))
 	for what, context := range map[string]string{
@@ -291,6 +296,135 @@ func (c *cluster) hubEndsThere(hub *cluster, deployment *unstructured.Unstructur
 	}
 	c.refused("containers that start first", "more than NET_ADMIN and NET_RAW",
 		pod(`{"initContainers": [{"name": "a", "image": "b", "securityContext": {"privileged": true}}]}`))
+	c.refused("a Secret among other things", "no volumes but",
+		pod(`{`+modest+`, "volumes": [{"name": "a", "projected": {"sources": [{"configMap": {"name": "a"}}, {"secret": {"name": "a"}}]}}]}`))
+	for what, row := range map[string][2]string{
+		"a Secret as a variable":     {"no variables from anything but", `"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}]`},
+		"a Secret as variables":      {"no variables from anything but", `"envFrom": [{"secretRef": {"name": "a"}}]`},
+		"a port of the host":         {"nor on its ports", `"ports": [{"containerPort": 443, "hostPort": 443}]`},
+		"a container without a wall": {"without the runtime's own", `"securityContext": {"seccompProfile": {"type": "Unconfined"}, ` + modestContext + `}`},
+		"AppArmor off":               {"without the runtime's own", `"securityContext": {"appArmorProfile": {"type": "Unconfined"}, ` + modestContext + `}`},
+		"another SELinux type":       {"without the runtime's own", `"securityContext": {"seLinuxOptions": {"type": "spc_t"}, ` + modestContext + `}`},
+	} {
+		container := row[1]
+		if !strings.Contains(container, "securityContext") {
+			container += `, "securityContext": {` + modestContext + `}`
+		}
+		c.refused(what, row[0], pod(`{"volumes": null, "containers": [{"name": "a", "image": "b", `+container+`}]}`))
+	}
+	for what, context := range map[string]string{
+		"pods without a wall":              `{"seccompProfile": {"type": "Unconfined"}}`,
+		"pods that say nothing of one":     `null`,
+		"pods with another SELinux type":   `{"seLinuxOptions": {"type": "spc_t"}}`,
+		"pods without AppArmor":            `{"appArmorProfile": {"type": "Unconfined"}}`,
+		"another sysctl":                   `{"sysctls": [{"name": "kernel.shm_rmid_forced", "value": "1"}]}`,
+		"pods that Windows takes for host": `{"windowsOptions": {"runAsUserName": "a"}}`,
+	} {
+		c.refused(what, "without the runtime's own", pod(`{"securityContext": `+context+`}`))
+	}
+	c.refused("a node by its name", "where the scheduler lets them", pod(`{"nodeName": "control-plane-0"}`))
+	meta := func(text string) func(context.Context) error {
+		return patch("clusters", deployment.GetName(), `{"spec": {"template": {"metadata": `+text+`}}}`)
+	}
+	c.refused("endpoints of somebody else's Service", "labels of VLAN pods and no others", meta(`{"labels": {"k8s-app": "kube-dns"}}`))
+	c.refused("AppArmor off, as it was said before", "no annotations for the runtime",
+		meta(`{"annotations": {"container.apparmor.security.beta.kubernetes.io/oooi": "unconfined"}}`))
+	if err := meta(`{"annotations": {"kubectl.kubernetes.io/restartedAt": "2026-03-01T12:00:00Z"}}`)(c.ctx); err != nil {
+		c.t.Errorf("pods that somebody restarted by hand: %v", err)
+	}
+	// What an Infra may ask for.
+	if err := pod(`{"nodeSelector": {"a": "b"}, "tolerations": [{"operator": "Exists"}], "imagePullSecrets": [{"name": "a"}]}`)(c.ctx); err != nil {
+		c.t.Errorf("what an Infra asks for: %v", err)
+	}
+}
+
+// hubWritesForInfrasOnly asks as the hub for objects that are labelled as its own, in a namespace where no Infra wants them.
+func (c *cluster) hubWritesForInfrasOnly(hub *cluster, infra, deployment *unstructured.Unstructured) {
+	c.t.Helper()
+	const (
+		account = "ClusterRole oooi-vlan to the account oooi-vlan"
+		names   = "only what an Infra controls"
+		leads   = "lead to VLAN pods"
+		walls   = "to the control planes of attachments"
+		vlan    = `{app.kubernetes.io/name: oooi, app.kubernetes.io/component: vlan}`
+		peer    = `{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: clusters}}, podSelector: {matchLabels: ` + vlan + `}}`
+		meta    = `metadata: {namespace: kube-system, labels: {app.kubernetes.io/managed-by: oooi}, name: `
+	)
+	owned := fmt.Sprintf(`metadata: {namespace: clusters, labels: {app.kubernetes.io/managed-by: oooi}, ownerReferences: [{apiVersion: %s, kind: Infra, name: third, uid: %s, controller: true}], name: `,
+		v1alpha1.GroupVersion, infra.GetUID())
+	service := func(meta, spec string) string {
+		return `{apiVersion: v1, kind: Service, ` + meta + `, spec: ` + spec + `}`
+	}
+	policy := func(meta, spec string) string {
+		return `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, ` + meta + `, spec: ` + spec + `}`
+	}
+	binding := func(name, role string) string {
+		return `{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, ` + meta + name + `}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: ` + role + `}, subjects: [{kind: ServiceAccount, name: oooi-vlan, namespace: kube-system}]}`
+	}
+	disruption := func(meta, spec string) string {
+		return `{apiVersion: policy/v1, kind: PodDisruptionBudget, ` + meta + `, spec: ` + spec + `}`
+	}
+	const ports = `ports: [{port: 53}]`
+	for _, row := range []struct{ what, manifest, message string }{
+		{"an account", `{apiVersion: v1, kind: ServiceAccount, ` + meta + `oooi-vlan}}`, ""},
+		{"another account", `{apiVersion: v1, kind: ServiceAccount, ` + meta + `default-2}}`, names},
+		{"its binding", binding("oooi-vlan", "oooi-vlan"), ""},
+		{"the hub's own rights for pods", binding("oooi-vlan", "oooi-hub"), account},
+		{"another binding", binding("oooi", "oooi-vlan"), names},
+		{"a ConfigMap", `{apiVersion: v1, kind: ConfigMap, ` + owned + `third-envoy}}`, ""},
+		{"a ConfigMap that others read", `{apiVersion: v1, kind: ConfigMap, ` + meta + `coredns-custom}}`, names},
+		{"a ConfigMap of another name", `{apiVersion: v1, kind: ConfigMap, ` + owned + `coredns-custom}}`, names},
+		{"a Service", service(owned+`third-dns}`, `{`+ports+`, selector: `+vlan+`}`), ""},
+		{"a Service of no Infra", service(meta+`third-dns}`, `{`+ports+`, selector: `+vlan+`}`), names},
+		{"a Service of another Infra", service(owned+`fourth-dns}`, `{`+ports+`, selector: `+vlan+`}`), names},
+		{"others' addresses", service(owned+`third-dns}`, `{`+ports+`, selector: `+vlan+`, externalIPs: [192.0.2.8]}`), leads},
+		{"ports of nodes", service(owned+`third-proxy}`, `{type: NodePort, `+ports+`, selector: `+vlan+`}`), leads},
+		{"others' pods", service(owned+`third-proxy}`, `{`+ports+`, selector: {k8s-app: kube-dns}}`), leads},
+		{"a wall", policy(owned+`third-vlan}`, `{podSelector: {matchLabels: `+vlan+`}, policyTypes: [Ingress]}`), ""},
+		{"a wall around all", policy(owned+`third-vlan}`, `{podSelector: {}, policyTypes: [Ingress]}`), walls},
+		{"a wall of no Infra", policy(meta+`third-vlan}`, `{podSelector: {matchLabels: `+vlan+`}, policyTypes: [Ingress]}`), names},
+		{"a way in", policy(meta+`oooi.clusters.third.a}`, `{podSelector: {matchLabels: {app: kube-apiserver}}, policyTypes: [Ingress], ingress: [{from: [`+peer+`]}]}`), ""},
+		{"no way in or out", policy(meta+`oooi.clusters.third.a}`, `{podSelector: {}, policyTypes: [Ingress, Egress]}`), walls},
+		{"no way in", policy(meta+`oooi.clusters.third.a}`, `{podSelector: {}, policyTypes: [Ingress]}`), walls},
+		{"no way out", policy(meta+`oooi.clusters.third.a}`, `{podSelector: {matchLabels: {app: kube-apiserver}}, policyTypes: [Ingress, Egress]}`), walls},
+		{"a way in for all", policy(meta+`oooi.clusters.third.a}`, `{podSelector: {matchLabels: {app: kube-apiserver}}, policyTypes: [Ingress], ingress: [{}]}`), walls},
+		{
+			"a way in for others", policy(meta+`oooi.clusters.third.a}`, `{podSelector: {matchLabels: {app: kube-apiserver}}, policyTypes: [Ingress], ingress: [{from: [`+peer+`, {ipBlock: {cidr: 0.0.0.0/0}}]}]}`), walls,
+		},
+		{"a budget", disruption(owned+`third-vlan}`, `{maxUnavailable: 1, selector: {matchLabels: `+vlan+`}}`), ""},
+		{"a budget of others' pods", disruption(owned+`third-vlan}`, `{maxUnavailable: 0, selector: {}}`), "about VLAN pods"},
+		{"a budget of no Infra", disruption(meta+`third-vlan}`, `{maxUnavailable: 1, selector: {matchLabels: `+vlan+`}}`), names},
+	} {
+		objects, err := controlplane.Decode([]byte(row.manifest))
+		if err != nil {
+			c.t.Fatalf("%s: %v", row.what, err)
+		}
+		c.hubCreates(hub, row.what, row.message, objects[0])
+	}
+
+	free := deployment.DeepCopy()
+	unstructured.RemoveNestedField(free.Object, "metadata", "ownerReferences")
+	renamed := deployment.DeepCopy()
+	renamed.SetName("coredns")
+	for what, object := range map[string]*unstructured.Unstructured{"pods of no Infra": free, "pods of another name": renamed} {
+		object.SetNamespace("kube-system")
+		object.SetResourceVersion("")
+		object.SetUID("")
+		c.hubCreates(hub, what, names, object)
+	}
+}
+
+// hubCreates asks as the hub whether it may create an object; without a message it may.
+func (c *cluster) hubCreates(hub *cluster, what, message string, object *unstructured.Unstructured) {
+	c.t.Helper()
+	dryRun := func(ctx context.Context) error {
+		return create(ctx, hub, object, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	}
+	if message != "" {
+		c.refused(what, message, dryRun)
+	} else if err := dryRun(c.ctx); err != nil {
+		c.t.Errorf("%s: %v", what, err)
+	}
 }
 
 // vlanPodsKeepToTheirOwn has two pods of one Infra and one of another, all of one account.
@@ -345,58 +479,52 @@ func (c *cluster) vlanPodsKeepToTheirOwn() {
 		return err
 	})
 
-	const foreign = "named after its own Infra"
-	lease := func(name string) *unstructured.Unstructured {
-		return refer("coordination.k8s.io/v1", "Lease", "clusters", name)
-	}
-	grant := func(infra, address string) *unstructured.Unstructured {
-		object := refer("hostedcluster.densityops.com/v1alpha1", "DHCPLease", "clusters", v1alpha1.DHCPLeaseName(infra, address))
-		object.Object["spec"] = map[string]any{
-			"address": address, "mac": "52:54:00:00:00:01", "start": "2026-03-01T12:00:00Z", "expires": "2026-03-01T13:00:00Z", "state": "active",
-		}
-		return object
-	}
-	for object, mine := range map[*unstructured.Unstructured]bool{
-		lease("tenant-vlan100-vlan"):               true,
-		lease("tenant-vlan100-serving-" + own):     true,
-		lease("tenant-vlan100-serving-" + sibling): false,
-		lease("other-vlan"):                        false,
-		lease("other-serving-" + stranger):         false,
-		lease("anything"):                          false,
-		grant("tenant-vlan100", "192.0.2.100"):     true,
-		grant("tenant", "192.0.2.100"):             false,
-		grant("other", "192.0.2.100"):              false,
+	const foreign, labelled, others = "named after its own Infra", "as that of its own Infra", "for itself only"
+	for _, row := range []struct {
+		object  *unstructured.Unstructured
+		message string // empty: it is the pod's to write
+	}{
+		{lease("tenant-vlan100-vlan", "tenant-vlan100", own), ""},
+		{lease("tenant-vlan100-vlan", "tenant-vlan100", sibling), ""},
+		{lease("tenant-vlan100-vlan", "other", own), labelled},
+		{lease("tenant-vlan100-serving-"+own, "tenant-vlan100", own), ""},
+		{lease("tenant-vlan100-serving-"+own, "", own), ""},
+		{lease("tenant-vlan100-serving-"+own, "other", own), labelled},
+		{lease("tenant-vlan100-serving-"+own, "tenant-vlan100", sibling), others},
+		{lease("tenant-vlan100-serving-"+own, "tenant-vlan100", stranger), others},
+		{lease("tenant-vlan100-serving-"+own, "tenant-vlan100", ""), others},
+		{lease("tenant-vlan100-serving-"+sibling, "tenant-vlan100", own), foreign},
+		{lease("other-vlan", "other", own), foreign},
+		{lease("other-serving-"+stranger, "other", own), foreign},
+		{lease("anything", "tenant-vlan100", own), foreign},
+		{grant("tenant-vlan100", "192.0.2.100", "tenant-vlan100"), ""},
+		{grant("tenant-vlan100", "192.0.2.100", "other"), labelled},
+		{grant("tenant", "192.0.2.100", "tenant-vlan100"), foreign},
+		{grant("other", "192.0.2.100", "tenant-vlan100"), foreign},
 	} {
-		create := func(ctx context.Context, as *cluster, options metav1.CreateOptions) error {
-			client, err := as.Resource(object)
+		c.podCreates(pod, row.object, row.message)
+		// Somebody who runs a server by hand has a token of no pod.
+		if err := create(c.ctx, unbound, row.object, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
+			c.t.Errorf("%s, by hand: %v", describe(row.object), err)
+		}
+	}
+	// What is there already cannot be relabelled either.
+	for object, changed := range map[*unstructured.Unstructured]*unstructured.Unstructured{
+		lease("tenant-vlan100-serving-"+own, "tenant-vlan100", own): lease("tenant-vlan100-serving-"+own, "other", own),
+		grant("tenant-vlan100", "192.0.2.101", "tenant-vlan100"):    grant("tenant-vlan100", "192.0.2.101", "other"),
+	} {
+		if err := create(c.ctx, pod, object, metav1.CreateOptions{}); err != nil {
+			c.t.Fatal(err)
+		}
+		c.refused(describe(changed)+", afterwards", labelled, func(ctx context.Context) error {
+			client, err := pod.Resource(changed)
 			if err != nil {
 				return err
 			}
-			_, err = client.Create(ctx, object, options)
+			changed.SetResourceVersion(c.get(object.GetAPIVersion(), object.GetKind(), "clusters", object.GetName()).GetResourceVersion())
+			_, err = client.Update(ctx, changed, metav1.UpdateOptions{})
 			return err
-		}
-		what := object.GetKind() + " " + object.GetName()
-		if !mine {
-			c.refused(what, foreign, func(ctx context.Context) error {
-				return create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-			})
-			// Somebody who runs a server by hand has a token of no pod.
-			if err := create(c.ctx, unbound, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
-				c.t.Errorf("%s, by hand: %v", what, err)
-			}
-			continue
-		}
-		if err := create(c.ctx, pod, metav1.CreateOptions{}); err != nil {
-			c.t.Errorf("%s: %v", what, err)
-			continue
-		}
-		client, err := pod.Resource(object)
-		if err == nil {
-			err = client.Delete(c.ctx, object.GetName(), metav1.DeleteOptions{})
-		}
-		if err != nil {
-			c.t.Errorf("%s cannot be deleted: %v", what, err)
-		}
+		})
 	}
 
 	// What a pod says about itself goes into the children of its own Infra.
@@ -420,6 +548,122 @@ spec: {networkConfig: {serverIP: 192.0.2.4, networkAttachmentName: ` + infra + `
 		} else if err := say(c.ctx); err != nil {
 			c.t.Errorf("%s: %v", child.GetName(), err)
 		}
+	}
+}
+
+// lease is a Lease that says of a pod that it serves an Infra.
+func lease(name, infra, pod string) *unstructured.Unstructured {
+	object := refer("coordination.k8s.io/v1", "Lease", "clusters", name)
+	if infra != "" {
+		object.SetLabels(map[string]string{v1alpha1.LabelInfra: infra, "hostedcluster.densityops.com/serves": infra})
+	}
+	spec := map[string]any{"leaseDurationSeconds": int64(30)}
+	if pod != "" {
+		spec["holderIdentity"] = pod
+	}
+	object.Object["spec"] = spec
+	return object
+}
+
+// grant is the DHCPLease of an address of an Infra, with the label of one.
+func grant(infra, address, label string) *unstructured.Unstructured {
+	object := refer("hostedcluster.densityops.com/v1alpha1", "DHCPLease", "clusters", v1alpha1.DHCPLeaseName(infra, address))
+	object.SetLabels(map[string]string{v1alpha1.LabelInfra: label})
+	object.Object["spec"] = map[string]any{
+		"address": address, "mac": "52:54:00:00:00:01", "start": "2026-03-01T12:00:00Z", "expires": "2026-03-01T13:00:00Z", "state": "active",
+	}
+	return object
+}
+
+func describe(object *unstructured.Unstructured) string {
+	holder, _, _ := unstructured.NestedString(object.Object, "spec", "holderIdentity")
+	return strings.TrimSpace(fmt.Sprintf("%s %s labelled %v %s", object.GetKind(), object.GetName(), object.GetLabels(), holder))
+}
+
+func create(ctx context.Context, as *cluster, object *unstructured.Unstructured, options metav1.CreateOptions) error {
+	client, err := as.Resource(object)
+	if err != nil {
+		return err
+	}
+	_, err = client.Create(ctx, object, options)
+	return err
+}
+
+// podCreates asks as a VLAN pod whether it may create an object, and take it away again; with a message it may not.
+func (c *cluster) podCreates(pod *cluster, object *unstructured.Unstructured, message string) {
+	c.t.Helper()
+	what := describe(object)
+	if message != "" {
+		c.refused(what, message, func(ctx context.Context) error {
+			return create(ctx, pod, object, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		})
+		return
+	}
+	if err := create(c.ctx, pod, object, metav1.CreateOptions{}); err != nil {
+		c.t.Errorf("%s: %v", what, err)
+		return
+	}
+	if err := remove(c.ctx, pod, object); err != nil {
+		c.t.Errorf("%s cannot be deleted: %v", what, err)
+	}
+}
+
+func remove(ctx context.Context, as *cluster, object *unstructured.Unstructured) error {
+	client, err := as.Resource(object)
+	if err != nil {
+		return err
+	}
+	return client.Delete(ctx, object.GetName(), metav1.DeleteOptions{})
+}
+
+// longNamesAreKeptApart has pods of Infras whose Leases, and whose pods even, have names that are cut.
+func (c *cluster) longNamesAreKeptApart(deployment *unstructured.Unstructured) {
+	c.t.Helper()
+	const foreign, labelled, others = "named after its own Infra", "as that of its own Infra", "for itself only"
+	const cut = "tenant-with-a-long-name-vlan100"
+	longest := strings.Repeat("tenant-", 6) + "of-vlan100" // 52 characters
+	serving := func(infra, pod string) string { return v1alpha1.LabelValue(infra + "-serving-" + pod) }
+	for infra, pods := range map[string][2]string{
+		cut:     {cut + "-vlan-6d5f8c9b7d-abcde", cut + "-vlan-6d5f8c9b7d-fghij"},
+		longest: {(longest + "-vlan-6d5f8c9b7d-")[:58] + "abcde", (longest + "-vlan-6d5f8c9b7d-")[:58] + "fghij"},
+	} {
+		own, sibling := pods[0], pods[1]
+		for _, name := range pods {
+			if _, err := c.ApplyObject(c.ctx, "user", podOf(c.t, deployment, name)); err != nil {
+				c.t.Fatal(err)
+			}
+		}
+		pod := c.pod(own)
+		for _, row := range []struct {
+			object  *unstructured.Unstructured
+			message string
+		}{
+			{lease(infra+"-vlan", infra, own), ""},
+			{lease(serving(infra, own), infra, own), ""},
+			{lease(serving(infra, own), "other", own), labelled},
+			{lease(serving(infra, own), infra, sibling), others},
+			{lease(serving("other", own), infra, own), foreign},
+			{grant(infra, "192.0.2.100", infra), ""},
+			{grant(infra, "192.0.2.100", "other"), labelled},
+		} {
+			c.podCreates(pod, row.object, row.message)
+		}
+		// The policies cannot tell which of the names that are cut is the sibling's, but what is in it.
+		theirs := lease(serving(infra, sibling), infra, sibling)
+		if err := create(c.ctx, c.pod(sibling), theirs, metav1.CreateOptions{}); err != nil {
+			c.t.Fatal(err)
+		}
+		c.refused("the sibling's "+describe(theirs), others, func(ctx context.Context) error { return remove(ctx, pod, theirs) })
+		taken := lease(serving(infra, sibling), infra, own)
+		c.refused("the sibling's "+describe(taken), others, func(ctx context.Context) error {
+			client, err := pod.Resource(taken)
+			if err != nil {
+				return err
+			}
+			taken.SetResourceVersion(c.get("coordination.k8s.io/v1", "Lease", "clusters", taken.GetName()).GetResourceVersion())
+			_, err = client.Update(ctx, taken, metav1.UpdateOptions{})
+			return err
+		})
 	}
 }
 
