@@ -57,7 +57,7 @@ type facts struct {
 	// taking is since when an attempt to take the record has had no answer; 0: there is none.
 	taking time.Duration
 
-	// deaf: what other pods say may have been lost, so that silence means nothing.
+	// deaf: what other pods say may have been lost, or has arrived and was not taken in yet, so that silence means nothing.
 	deaf bool
 	// asked is since when ARP requests for the addresses have had no answer of a MAC of ours; 0: none was sent.
 	asked time.Duration
@@ -243,7 +243,11 @@ func (f *facts) vacant() (verdict, time.Duration) {
 	other, is := f.other()
 	if !is {
 		if f.record.Holder == "" {
-			return verdict{act: take, why: "nobody has the record"}, max(f.listening, f.taken)
+			v := verdict{act: take, why: "nobody has the record"}
+			if v.ask = f.away || f.heldWithout(); v.ask && !f.quiet() {
+				v = verdict{ask: true} // somebody may have gone on without it
+			}
+			return v, max(f.listening, f.taken)
 		}
 		// The record is this pod's, from before it was started anew or stopped for a while.
 		if f.leftover || f.quiet() {
@@ -253,6 +257,9 @@ func (f *facts) vacant() (verdict, time.Duration) {
 	}
 	p := f.peer(other)
 	if p.left > p.held && p.left >= f.taken {
+		if (f.heldWithout() || f.away && f.deaf) && !f.quiet() {
+			return verdict{ask: true}, p.left
+		}
 		return verdict{act: take, why: other + " left"}, p.left
 	}
 	last, limit := max(p.held, f.listening), silence
@@ -274,6 +281,16 @@ func (f *facts) vacant() (verdict, time.Duration) {
 		v.act, v.pause, v.despite, v.why = take, true, true, other+" is silent, and did not renew the record"
 	}
 	return v, last
+}
+
+// heldWithout: a pod was heard to hold the addresses after the record became what it is, and says so no longer, without having left.
+func (f *facts) heldWithout() bool {
+	for i := range f.peers {
+		if p := &f.peers[i]; p.name != f.record.Holder && p.held > f.taken && p.held > p.left && (p.holding || !f.fresh(p)) {
+			return true
+		}
+	}
+	return false
 }
 
 // quiet: no MAC of ours answers for the addresses.

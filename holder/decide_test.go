@@ -74,6 +74,18 @@ func TestDecide(t *testing.T) {
 			f.contest, f.renewed = at+time.Second, at-16*time.Second
 		}), "take, ask, pause"},
 		{"the holder left", standby(func(f *facts) { f.peers[0].holding, f.peers[0].left, f.peers[0].leaving = false, at, true }), "take"},
+		{"nobody has the record", standby(func(f *facts) { f.record.Holder, f.peers = "", nil }), "take"},
+		{"nobody has the record, which is away", standby(func(f *facts) { f.record.Holder, f.peers, f.away = "", nil, true }), "stay, ask"},
+		{"nobody has the record, which is away, and nobody answers", standby(func(f *facts) { f.record.Holder, f.peers, f.away, f.asked = "", nil, true, at-quietFor }), "take unrecorded, ask"},
+		{"nobody has the record, and who held without it is silent", standby(func(f *facts) { silentFor(f, 5*time.Second); f.record.Holder, f.asked = "", 0 }), "stay, ask"},
+		{"nobody has the record, and who held without it does not answer", standby(func(f *facts) { silentFor(f, 5*time.Second); f.record.Holder = "" }), "take, ask"},
+		{"the holder left, another one held without the record since", standby(func(f *facts) {
+			f.peers[0].holding, f.peers[0].left, f.peers[0].leaving = false, at, true
+			f.peers = append(f.peers, peerFacts{name: "c", heard: at - time.Second, held: at - time.Second, holding: true, epoch: 6})
+		}), "stay, ask"},
+		{"the holder left, the lock is away, and what arrived was not taken in", standby(func(f *facts) {
+			f.peers[0].holding, f.peers[0].left, f.peers[0].leaving, f.away, f.deaf = false, at, true, true, true
+		}), "stay, ask"},
 		{"the holder left, the lock is away", standby(func(f *facts) {
 			f.peers[0].holding, f.peers[0].left, f.peers[0].leaving, f.away = false, at, true, true
 		}), "take unrecorded"},

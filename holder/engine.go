@@ -225,6 +225,9 @@ func (e *engine) turn() {
 		e.contestFor, e.contestAt = 0, 0
 	}
 	v := decide(&f)
+	if v.act != stay && vlan.Boottime()-now > tick {
+		return // what it was decided from is old: this process had no processor, or was stopped
+	}
 	e.ask(v.ask, now)
 	switch v.act {
 	case take:
@@ -272,7 +275,7 @@ func (e *engine) facts(now time.Duration) facts {
 		listening: e.listening,
 		known:     e.lock.known, record: e.lock.record, taken: e.lock.taken, renewed: e.lock.renewed, away: e.lock.away, taking: e.lock.taking,
 		asked: e.asked, contest: e.contestAt, tenure: e.tenure, peers: e.peers.facts(),
-		deaf: e.deaf != 0 && now-e.deaf < silence,
+		deaf: e.deaf != 0 && now-e.deaf < silence || e.wire != nil && e.wire.Pending() || len(e.events) > 0,
 	}
 	if e.firstRun && e.link != nil {
 		f.leftover = slices.ContainsFunc(e.claim.Addresses, e.expiring)

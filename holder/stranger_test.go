@@ -155,13 +155,16 @@ func TestStrangerAtATakeover(t *testing.T) {
 // A stranger answers with the MAC of the dead holder: the record decides.
 func TestStrangerAnswersAsTheDeadHolder(t *testing.T) {
 	v, a, b := pair(t)
-	a.signal(t, syscall.SIGKILL)
-	run(t, "ip link del "+a.port())
 	stranger := v.stranger(t)
+	run(t, "ip link set p-"+stranger+" down")
 	run(t, "ip -n "+stranger+" link set eth0 address "+a.mac)
 	for _, addr := range v.served() {
 		run(t, "ip -n "+stranger+" addr add "+addr.String()+"/32 dev eth0")
 	}
+	a.signal(t, syscall.SIGSTOP)
+	run(t, "ip link set p-"+stranger+" up")
+	run(t, "ip link del "+a.port())
+	a.signal(t, syscall.SIGKILL)
 	v.settled(t, b)
 	b.problem(t, holder.AddressContested, true)
 	v.capture.changed(t, a, b)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/net/bpf"
@@ -22,6 +23,8 @@ type packetSocket struct {
 	raw      syscall.RawConn
 	ifindex  int
 	protocol uint16
+	// taking is true from before a packet is taken until receive is called again and there is none.
+	taking atomic.Bool
 }
 
 // received says how a packet arrived.
@@ -149,6 +152,17 @@ func (s *packetSocket) lost() (bool, error) {
 	return stats.Drops > 0, nil
 }
 
+// pending tells whether there are packets that receive has not returned yet, or that are still worked on by who called it.
+func (s *packetSocket) pending() bool {
+	there := true
+	// In this order: what is taken meanwhile shows in the second.
+	err := s.raw.Control(func(fd uintptr) {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		there = err != nil || n > 0
+	})
+	return err != nil || there || s.taking.Load()
+}
+
 func networkOrder(n uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, n))
 }
@@ -163,8 +177,10 @@ func (s *packetSocket) receive(buf []byte) (received, error) {
 	)
 	waitErr := s.raw.Read(func(fd uintptr) bool {
 		for {
+			s.taking.Store(true)
 			n, oobn, _, from, err = unix.Recvmsg(int(fd), buf, oob[:], 0)
 			if err != unix.EINTR {
+				s.taking.Store(err != unix.EAGAIN)
 				return err != unix.EAGAIN
 			}
 		}

@@ -73,6 +73,10 @@ func (w *Wire) Lost() (bool, error) {
 	return arp || frames, nil
 }
 
+// Pending tells whether something has arrived that who calls Receive… has not worked off, up to the next call. While that is so, silence
+// means nothing: this process may have had no processor for a while.
+func (w *Wire) Pending() bool { return w.arp.pending() || w.frames.pending() }
+
 // Watch says which addresses ReceiveARP is about, at most MaxWatched, instead of those before.
 func (w *Wire) Watch(addrs []netip.Addr) error {
 	if len(addrs) > MaxWatched {
