@@ -82,7 +82,8 @@ func TestAddressesHeld(t *testing.T) {
 			"False AddressInUse pod pod-1 has 192.0.2.2; pod pod-1: 52:54:00:00:00:01 has 192.0.2.3", true,
 		},
 		{
-			"for the first time", map[string]*VLANReport{"pod-1": {Holding: true, Addresses: []string{"192.0.2.2"}}},
+			"for the first time",
+			map[string]*VLANReport{"pod-1": {Holding: true, Addresses: []string{"192.0.2.2"}}},
 			"False Claiming pod pod-1 has 192.0.2.2, and is about to have 192.0.2.3", true,
 		},
 		{"not at all", map[string]*VLANReport{"pod-2": down}, "False InterfaceDown no VLAN pod has the addresses; pod pod-2: vlan0 is down", false},
