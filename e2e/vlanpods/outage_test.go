@@ -175,9 +175,8 @@ func (o *outage) details() string {
 	return text.String()
 }
 
-// outage finds the longest time without an answer from a point in time on, until now, that some moment falls into; the zero one: any
-// does.
-func (p *probe) outage(since, moment time.Time) *outage {
+// outage finds the longest time without an answer between two points in time that some moment falls into; the zero one: any does.
+func (p *probe) outage(since, until, moment time.Time) *outage {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	o := &outage{service: p.name}
@@ -198,7 +197,7 @@ func (p *probe) outage(since, moment time.Time) *outage {
 			o.failures++
 		}
 	}
-	weigh(time.Now())
+	weigh(until)
 	for _, a := range p.past {
 		if a.ended.After(o.from) && a.begun.Before(o.to) {
 			o.history = append(o.history, a)
@@ -207,10 +206,10 @@ func (p *probe) outage(since, moment time.Time) *outage {
 	return o
 }
 
-// measurement is what the probes saw from a point in time on.
+// measurement is what the probes saw between two points in time.
 type measurement struct {
-	since  time.Time
-	probes []*probe
+	since, until time.Time
+	probes       []*probe
 }
 
 // longest is the longest time without an answer of each service.
@@ -220,7 +219,7 @@ func (m *measurement) longest() []*outage { return m.at(time.Time{}) }
 func (m *measurement) at(moment time.Time) []*outage {
 	outages := make([]*outage, len(m.probes))
 	for i, p := range m.probes {
-		outages[i] = p.outage(m.since, moment)
+		outages[i] = p.outage(m.since, m.until, moment)
 	}
 	return outages
 }
@@ -250,6 +249,7 @@ func (w *world) measure(t testing.TB, disrupt func(), except ...string) *measure
 	m := &measurement{since: time.Now(), probes: probes}
 	disrupt()
 	eventually(t, "services again", func(context.Context) error { return all(m.since, except...) })
+	m.until = time.Now()
 	return m
 }
 
