@@ -31,6 +31,8 @@ const (
 	reachAgain = 6 * time.Second
 	// takePatience is how long a successor waits for an answer to its attempt to take the record.
 	takePatience = 150 * time.Millisecond
+	// steady is how long a pod must have been healthy before an unhealthy holder hands over to it: what ails one may pass, and ail the other next.
+	steady = time.Second
 	// pause is how long after the record was taken from a silent holder the addresses are put on.
 	pause = 50 * time.Millisecond
 )
@@ -95,7 +97,7 @@ func (t *tenure) said() bool { return t.holds || !t.careful }
 // peerFacts is what another pod said. The times are when it last said so (0: never).
 type peerFacts struct {
 	name                                string
-	heard, held, left                   time.Duration
+	heard, held, left, well             time.Duration // well: since when it says that it is healthy
 	holding, healthy, recorded, leaving bool
 	epoch                               int64
 }
@@ -187,7 +189,7 @@ func (f *facts) asHolder() verdict {
 	}
 	if !f.healthy {
 		for i := range f.peers {
-			if p := &f.peers[i]; f.fresh(p) && p.healthy && !p.holding {
+			if p := &f.peers[i]; f.fresh(p) && p.healthy && !p.holding && f.now-p.well >= steady {
 				return verdict{act: handOver, why: "not healthy, and " + p.name + " is"}
 			}
 		}

@@ -162,7 +162,7 @@ func (e *engine) lead(now time.Duration) {
 		e.leads, e.led = nil, 0
 		return
 	}
-	if e.led == 0 || now-e.led >= leadEvery {
+	if e.claim.CIDR.IsValid() && (e.led == 0 || now-e.led >= leadEvery) {
 		e.led = now
 		e.leads = e.link.Lead(e.claim.CIDR)
 	}

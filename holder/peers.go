@@ -52,6 +52,8 @@ type peer struct {
 	// What it said last, in a frame that counts, and when (Boottime; 0: never).
 	said              frame
 	heard, held, left time.Duration
+	// well is since when it says that it is healthy; 0: it does not.
+	well time.Duration
 }
 
 func newPeers(self string, nonce uint64) *peers {
@@ -132,6 +134,12 @@ func (p *peer) believe(f frame, now time.Duration) {
 	}
 	p.counter = f.counter
 	p.said, p.heard = f, now
+	switch {
+	case !f.healthy():
+		p.well = 0
+	case p.well == 0:
+		p.well = now
+	}
 	if f.holding() {
 		p.held = now
 	}
@@ -179,7 +187,7 @@ func (ps *peers) facts() []peerFacts {
 	for _, p := range ps.known {
 		if p.heard != 0 {
 			list = append(list, peerFacts{
-				name: p.name, heard: p.heard, held: p.held, left: p.left,
+				name: p.name, heard: p.heard, held: p.held, left: p.left, well: p.well,
 				holding: p.said.holding(), healthy: p.said.healthy(), recorded: p.said.recorded(), leaving: p.said.leaving(), epoch: p.said.epoch,
 			})
 		}

@@ -185,7 +185,7 @@ func claimOf(c *Children) claim {
 		add(c.DNS.Spec.NetworkConfig.SecondaryNetworkCIDR, c.DNS.Spec.NetworkConfig.ServerIP)
 	}
 	if c.Proxy != nil {
-		add("", c.Proxy.Spec.NetworkConfig.ServerIP)
+		add(c.Proxy.Spec.NetworkConfig.CIDR, c.Proxy.Spec.NetworkConfig.ServerIP)
 	}
 	return wanted
 }

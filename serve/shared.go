@@ -147,9 +147,9 @@ func (p *publisher) hot() error {
 	return nil
 }
 
-// Envoy is asked whether it is ready every envoyPeriod, and has as long for its answer: one that is frozen still accepts
-// connections.
-const envoyPeriod = 300 * time.Millisecond
+// Envoy is asked whether it is ready every envoyPeriod, and has envoyPatience for its answer: one that is frozen still accepts
+// connections, and one that takes in a large change of routes says nothing for more than half a second.
+const envoyPeriod, envoyPatience = 300 * time.Millisecond, 1500 * time.Millisecond
 
 // envoyWatch knows whether Envoy is ready.
 type envoyWatch struct {
@@ -168,7 +168,7 @@ func (e *envoyWatch) problem() error {
 // run asks Envoy until ctx ends.
 func (e *envoyWatch) run(ctx context.Context) error {
 	transport := &http.Transport{DisableKeepAlives: true}
-	httpClient := &http.Client{Transport: transport, Timeout: envoyPeriod}
+	httpClient := &http.Client{Transport: transport, Timeout: envoyPatience}
 	ticker := time.NewTicker(envoyPeriod)
 	defer ticker.Stop()
 	for {
@@ -204,18 +204,13 @@ func (e *envoyWatch) ask(ctx context.Context, httpClient *http.Client) error {
 // applySharedDHCP serves DHCP while this process is the holder. Each time it becomes that, the leases are read anew: others
 // have been given meanwhile.
 func (p *publisher) applySharedDHCP(ctx context.Context, child *v1alpha1.DHCPServer) {
-	model, err := dhcpserver.Build(child)
-	if err != nil {
-		p.dhcp.refuse(err)
-		return
-	}
-	server := netip.MustParseAddr(child.Spec.NetworkConfig.ServerIP) // Build has read it
 	h := p.holder.current()
 	if h == nil {
 		return
 	}
 	state := h.State()
-	if !state.Holding || !slices.Contains(state.HeldAddresses, server) {
+	server, err := netip.ParseAddr(child.Spec.NetworkConfig.ServerIP)
+	if err == nil && (!state.Holding || !slices.Contains(state.HeldAddresses, server)) {
 		p.dhcp.stop()
 		return
 	}
@@ -225,6 +220,11 @@ func (p *publisher) applySharedDHCP(ctx context.Context, child *v1alpha1.DHCPSer
 			p.server.cfg.Shared.Leases.TakeOver(state.PreviousRenewed)
 		}
 		p.term = state.Epoch
+	}
+	model, err := dhcpserver.Build(child)
+	if err != nil {
+		p.dhcp.refuse(err)
+		return
 	}
 	address := netip.AddrPortFrom(server, dhcpserver.ServerPort)
 	p.dhcp.apply(ctx, address, model, func(registry *prometheus.Registry) (*dhcpserver.Server, error) {

@@ -61,6 +61,9 @@ type ProxyServerSpec struct {
 type ProxyNetworkConfig struct {
 	// ServerIP is the address of Envoy on the VLAN.
 	ServerIP string `json:"serverIP"`
+	// CIDR of the VLAN, to which the pod that has the address leads a route.
+	// +optional
+	CIDR string `json:"cidr,omitempty"`
 	// NetworkAttachmentName is the NAD of the VLAN.
 	// +optional
 	NetworkAttachmentName string `json:"networkAttachmentName,omitempty"`

@@ -84,8 +84,8 @@ func serverAddresses(infra *plan.Infra) []string {
 }
 
 // addressesHeld is the condition of an Infra that says whether a VLAN pod has the wanted addresses, all and undisputed; nil: no
-// process claims any. The second is false when nobody serves on the VLAN.
-func addressesHeld(alive map[string]*VLANReport, wanted []string) (*metav1.Condition, bool) {
+// process claims any. With a condition, the others are those that the holder has, and nil when there is no holder.
+func addressesHeld(alive map[string]*VLANReport, wanted []string) (*metav1.Condition, []string) {
 	var holder string
 	var claims bool
 	for _, name := range slices.Sorted(maps.Keys(alive)) {
@@ -97,8 +97,9 @@ func addressesHeld(alive map[string]*VLANReport, wanted []string) (*metav1.Condi
 		}
 	}
 	if !claims {
-		return nil, true
+		return nil, nil
 	}
+	var has []string
 	c := &metav1.Condition{Type: v1alpha1.ConditionAddressesHeld, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonHeld}
 	var problems []string
 	tell := func(name string) {
@@ -112,7 +113,7 @@ func addressesHeld(alive map[string]*VLANReport, wanted []string) (*metav1.Condi
 	}
 	if holder != "" {
 		tell(holder)
-		has := alive[holder].Addresses
+		has = append([]string{}, alive[holder].Addresses...)
 		c.Message = fmt.Sprintf("pod %s has %s", holder, cmp.Or(strings.Join(has, ", "), "none of them"))
 		if lacks := slices.DeleteFunc(slices.Clone(wanted), func(a string) bool { return slices.Contains(has, a) }); len(lacks) > 0 && c.Status == metav1.ConditionTrue {
 			c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonClaiming
@@ -132,7 +133,7 @@ func addressesHeld(alive map[string]*VLANReport, wanted []string) (*metav1.Condi
 	if len(problems) > 0 {
 		c.Message += "; " + strings.Join(problems, "; ")
 	}
-	return c, holder != ""
+	return c, has
 }
 
 // renewal is a renewal of a Lease, and when it was seen by this process's own clock: others' clocks may be wrong.
@@ -213,20 +214,20 @@ func (h *Hub) askForLeases(ctx context.Context) {
 func (h *Hub) servingOf(infra *plan.Infra) watch.Serving {
 	alive := h.processes(infra.Key())
 	var s watch.Serving
-	held, served := addressesHeld(alive, serverAddresses(infra))
+	held, has := addressesHeld(alive, serverAddresses(infra))
 	if held != nil {
 		s.Observed = append(s.Observed, *held)
 	}
 	if pods := h.workloads.condition(infra); pods != nil {
 		s.Observed = append(s.Observed, *pods)
 	}
-	judge := func(component v1alpha1.Component, wanted bool, conditions []metav1.Condition, ready *bool) {
+	judge := func(component v1alpha1.Component, wanted bool, address string, conditions []metav1.Condition, ready *bool) {
 		c := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady)
 		switch {
 		case !wanted:
 		case len(alive) == 0:
 			s.Waiting = append(s.Waiting, string(component)+": no process serves this Infra")
-		case !served:
+		case held != nil && !slices.Contains(has, address):
 			s.Waiting = append(s.Waiting, string(component)+": "+held.Message)
 		case c == nil:
 			s.Waiting = append(s.Waiting, string(component)+": not reported yet")
@@ -242,13 +243,13 @@ func (h *Hub) servingOf(infra *plan.Infra) watch.Serving {
 		s.Waiting = append(s.Waiting, "children are not written yet")
 	}
 	if d := controlled(infra, there.dhcp); d != nil {
-		judge(v1alpha1.ComponentDHCP, infra.DHCP != nil, d.Status.Conditions, &s.DHCPReady)
+		judge(v1alpha1.ComponentDHCP, infra.DHCP != nil, d.Spec.NetworkConfig.ServerIP, d.Status.Conditions, &s.DHCPReady)
 	}
 	if d := controlled(infra, there.dns); d != nil {
-		judge(v1alpha1.ComponentDNS, infra.DNS != nil, d.Status.Conditions, &s.DNSReady)
+		judge(v1alpha1.ComponentDNS, infra.DNS != nil, d.Spec.NetworkConfig.ServerIP, d.Status.Conditions, &s.DNSReady)
 	}
 	if p := controlled(infra, there.proxy); p != nil {
-		judge(v1alpha1.ComponentProxy, infra.Proxy != nil, h.proxyConditions(p, alive), &s.ProxyReady)
+		judge(v1alpha1.ComponentProxy, infra.Proxy != nil, p.Spec.NetworkConfig.ServerIP, h.proxyConditions(p, alive), &s.ProxyReady)
 	}
 	if err := h.writeProblem(infra.Key()); err != nil {
 		s.Waiting = append(s.Waiting, "children cannot be written: "+strings.ReplaceAll(err.Error(), "\n", "; "))

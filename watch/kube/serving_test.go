@@ -67,36 +67,40 @@ func TestAddressesHeld(t *testing.T) {
 	}
 	down := &VLANReport{Problems: []VLANProblem{{"InterfaceDown", "vlan0 is down"}}}
 	for _, c := range []struct {
-		name   string
-		alive  map[string]*VLANReport
-		want   string
-		served bool
+		name  string
+		alive map[string]*VLANReport
+		want  string
+		has   int // addresses; -1: there is no holder
 	}{
-		{"nobody claims", map[string]*VLANReport{"pod-1": nil}, "", true},
-		{"held", map[string]*VLANReport{"pod-1": holding, "pod-2": standby}, "True Held pod pod-1 has 192.0.2.2, 192.0.2.3", true},
-		{"the trouble of a standby is its own", map[string]*VLANReport{"pod-1": holding, "pod-2": down}, "True Held pod pod-1 has 192.0.2.2, 192.0.2.3", true},
-		{"by the later of two", map[string]*VLANReport{"pod-0": cutOff, "pod-1": holding, "pod-2": cutOff}, "True Held pod pod-1 has 192.0.2.2, 192.0.2.3", true},
+		{"nobody claims", map[string]*VLANReport{"pod-1": nil}, "", -1},
+		{"held", map[string]*VLANReport{"pod-1": holding, "pod-2": standby}, "True Held pod pod-1 has 192.0.2.2, 192.0.2.3", 2},
+		{"the trouble of a standby is its own", map[string]*VLANReport{"pod-1": holding, "pod-2": down}, "True Held pod pod-1 has 192.0.2.2, 192.0.2.3", 2},
+		{"by the later of two", map[string]*VLANReport{"pod-0": cutOff, "pod-1": holding, "pod-2": cutOff}, "True Held pod pod-1 has 192.0.2.2, 192.0.2.3", 2},
 		{
 			"in part",
 			map[string]*VLANReport{"pod-1": disputed, "pod-2": standby},
-			"False AddressInUse pod pod-1 has 192.0.2.2; pod pod-1: 52:54:00:00:00:01 has 192.0.2.3", true,
+			"False AddressInUse pod pod-1 has 192.0.2.2; pod pod-1: 52:54:00:00:00:01 has 192.0.2.3", 1,
 		},
 		{
 			"for the first time",
 			map[string]*VLANReport{"pod-1": {Holding: true, Addresses: []string{"192.0.2.2"}}},
-			"False Claiming pod pod-1 has 192.0.2.2, and is about to have 192.0.2.3", true,
+			"False Claiming pod pod-1 has 192.0.2.2, and is about to have 192.0.2.3", 1,
 		},
-		{"not at all", map[string]*VLANReport{"pod-2": down}, "False InterfaceDown no VLAN pod has the addresses; pod pod-2: vlan0 is down", false},
-		{"not yet", map[string]*VLANReport{"pod-2": {}}, "False NoHolder no VLAN pod has the addresses", false},
+		{"not at all", map[string]*VLANReport{"pod-2": down}, "False InterfaceDown no VLAN pod has the addresses; pod pod-2: vlan0 is down", -1},
+		{"not yet", map[string]*VLANReport{"pod-2": {}}, "False NoHolder no VLAN pod has the addresses", -1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, served := addressesHeld(c.alive, []string{"192.0.2.2", "192.0.2.3"})
+			got, has := addressesHeld(c.alive, []string{"192.0.2.2", "192.0.2.3"})
 			text := ""
 			if got != nil {
 				text = fmt.Sprintf("%s %s %s", got.Status, got.Reason, got.Message)
 			}
-			if text != c.want || served != c.served {
-				t.Errorf("got  %s, served %v\nwant %s, served %v", text, served, c.want, c.served)
+			n := len(has)
+			if has == nil {
+				n = -1
+			}
+			if text != c.want || n != c.has {
+				t.Errorf("got  %s, %d addresses\nwant %s, %d addresses", text, n, c.want, c.has)
 			}
 		})
 	}

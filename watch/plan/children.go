@@ -64,6 +64,7 @@ func buildProxy(infra *Infra) *v1alpha1.ProxyServer {
 		Spec: v1alpha1.ProxyServerSpec{
 			NetworkConfig: v1alpha1.ProxyNetworkConfig{
 				ServerIP:                   spec.InfraComponents.Proxy.ServerIP,
+				CIDR:                       infra.cidr.String(),
 				NetworkAttachmentName:      spec.NetworkConfig.NetworkAttachmentDefinition,
 				NetworkAttachmentNamespace: infra.Object.NADNamespace(),
 			},
