@@ -121,6 +121,7 @@ func TestDecide(t *testing.T) {
 		{"the link is down", holding(func(f *facts) { f.up = false }), "hand over"},
 		{"nothing is wanted any more", holding(func(f *facts) { f.wants = false }), "hand over"},
 		{"not healthy", holding(func(f *facts) { f.healthy = false }), "hand over"},
+		{"not healthy, and the standby only just is", holding(func(f *facts) { f.healthy, f.peers[0].well = false, at-steady/2 }), "stay"},
 		{"not healthy, and nobody is", holding(func(f *facts) { f.healthy, f.peers[0].healthy = false, false }), "stay"},
 		{"not healthy, and nobody is heard", holding(func(f *facts) { f.healthy, f.peers[0].heard = false, at-time.Second }), "stay"},
 		{"the record was taken by one that is heard", holding(func(f *facts) { f.record.Holder, f.record.Epoch = "a", 6 }), "let go"},
