@@ -48,7 +48,16 @@ func TestAPIServer(t *testing.T) {
 ---
 {apiVersion: v1, kind: Namespace, metadata: {name: baseline, labels: {pod-security.kubernetes.io/enforce: baseline}}}
 ---
-` + infra("tenant-vlan100") + "---\n" + infra("other"))[2:]
+` + infra("tenant-vlan100") + "---\n" + infra("other") + `
+  vlanPods:
+    imagePullPolicy: Always
+    imagePullSecrets: [{name: of-the-tenant}]
+    nodeSelector: {example.com/vlan: "200"}
+    tolerations: [{key: example.com/network, operator: Exists, effect: NoSchedule}]
+    priorityClassName: system-cluster-critical
+    resources: {requests: {cpu: "1", memory: 1Gi}, limits: {memory: 1Gi}}
+    envoyResources: {requests: {cpu: 500m}}
+`)[2:]
 
 	hub := c.as(c.serviceAccount("oooi-system", "oooi"))
 	var deployments []*unstructured.Unstructured
@@ -305,12 +314,14 @@ func (c *cluster) hubEndsThere(hub *cluster, deployment *unstructured.Unstructur
 		"a container without a wall": {"without the runtime's own", `"securityContext": {"seccompProfile": {"type": "Unconfined"}, ` + modestContext + `}`},
 		"AppArmor off":               {"without the runtime's own", `"securityContext": {"appArmorProfile": {"type": "Unconfined"}, ` + modestContext + `}`},
 		"another SELinux type":       {"without the runtime's own", `"securityContext": {"seLinuxOptions": {"type": "spc_t"}, ` + modestContext + `}`},
+		"a user of Windows":          {"without the runtime's own", `"securityContext": {"windowsOptions": {"runAsUserName": "a"}, ` + modestContext + `}`},
+		"all of /proc":               {"without the runtime's own", `"securityContext": {"procMount": "Unmasked", ` + modestContext + `}`},
 	} {
 		container := row[1]
 		if !strings.Contains(container, "securityContext") {
 			container += `, "securityContext": {` + modestContext + `}`
 		}
-		c.refused(what, row[0], pod(`{"volumes": null, "containers": [{"name": "a", "image": "b", `+container+`}]}`))
+		c.refused(what, row[0], pod(`{"volumes": null, "hostUsers": false, "containers": [{"name": "a", "image": "b", `+container+`}]}`))
 	}
 	for what, context := range map[string]string{
 		"pods without a wall":              `{"seccompProfile": {"type": "Unconfined"}}`,

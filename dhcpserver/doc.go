@@ -40,9 +40,16 @@
 // lease. One unreadable lease costs its own address only, which nobody gets but the client that renews it; if
 // leases are missing, or it cannot be told which they are, the file is refused.
 //
-// Times are wall-clock times, so that they mean the same after a restart. When the clock jumps
-// forward, leases end early here although their clients still use them; their addresses are the
-// last to be given again, after those that nobody had. When it jumps back, leases last longer.
+// Times are wall-clock times, so that they mean the same after a restart. When that clock is set while the server runs (WallClock),
+// nothing changes for clients. Forward: what was active is held for one lease time, and written anew with the times that it has by
+// the clock of now (a SharedStore keeps the hold instead). Back: a lease ends when it would have; one that may be of another clock
+// after a day or ten lease times at the latest. Both are for the server only until the client renews. Leases are not
+// forgotten for a day and ten lease times after.
+//
+// What happens to the clock while no server runs is not noticed when it is set forward: leases are over then, and their addresses
+// are the last to be given again, after those that nobody had. The same goes for leases that were loaded and begin later than a
+// step forward came from: they are held, and a restart forgets it. A clock that is behind the beginning of loaded leases is noticed
+// and logged; they too end after a day or ten lease times.
 //
 // The package must never hand out the network, broadcast, gateway or server address, or an excluded
 // range; never let a message crash it; never answer what it cannot parse; never know about

@@ -115,11 +115,24 @@ type vlan struct {
 	store  *memory
 	wire   wire
 	now    time.Time
+	set    time.Duration // by how much the clock was set
 	xid    uint32
 }
 
+// boottime is the time that has passed.
+func (v *vlan) boottime() time.Duration { return v.now.Sub(began) - v.set }
+
+// step sets the clock: no time passes.
+func (v *vlan) step(by time.Duration) {
+	v.now = v.now.Add(by)
+	v.set += by
+}
+
+// began is when the tests begin.
+var began = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
 func newVLAN(t *testing.T, d *v1alpha1.DHCPServer) *vlan {
-	v := &vlan{t: t, child: d, store: &memory{leases: map[netip.Addr]Lease{}}, now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
+	v := &vlan{t: t, child: d, store: &memory{leases: map[netip.Addr]Lease{}}, now: began}
 	v.restart()
 	return v
 }
@@ -128,7 +141,7 @@ func (v *vlan) restart() {
 	v.t.Helper()
 	server, err := NewServer(Config{
 		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Store: v.store,
-		Clock: func() time.Time { return v.now },
+		Clock: func() time.Time { return v.now }, Boottime: v.boottime,
 	})
 	if err != nil {
 		v.t.Fatal(err)

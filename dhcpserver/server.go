@@ -29,21 +29,26 @@ const (
 	// forgetMost of them every forgetEvery. Workers that were off for a night get the address that they had.
 	forgetAfter, forgetTimes = 24 * time.Hour, 10
 	forgetEvery, forgetMost  = time.Minute, 5
+	// lookEvery is how often it is looked whether the clock was set, when nobody asks for anything.
+	lookEvery = 10 * time.Second
 	// Receive is tried again after minBackoff, then twice that, up to maxBackoff.
 	minBackoff, maxBackoff = 50 * time.Millisecond, time.Second
 )
 
-// Config is what a Server needs. Everything but Clock, Changed and Forget must be given.
+// Config is what a Server needs. Everything but Clock, Boottime, Changed and Forget must be given.
 type Config struct {
 	Log        *slog.Logger
 	Registerer prometheus.Registerer
 	Store      Store
 	// Clock is time.Now unless a test says otherwise.
 	Clock func() time.Time
+	// Boottime is CLOCK_BOOTTIME unless a test says otherwise: how much time has really passed (WallClock).
+	Boottime func() time.Duration
 	// Changed is called after leases have changed and are durable, once for many. It must return soon.
 	Changed func()
-	// Forget deletes leases from the store that have been over for a day and for ten lease times. Otherwise an address
-	// keeps its last lease for ever.
+	// Forget deletes leases from the store that have been over for a day and for ten lease times, but none in so much time
+	// after the server was made or the clock was set: whether they are that old is not sure then. Otherwise an address keeps its
+	// last lease for ever.
 	Forget bool
 }
 
@@ -51,7 +56,7 @@ type Config struct {
 type Server struct {
 	log     *slog.Logger
 	store   Store
-	clock   func() time.Time
+	wall    *WallClock
 	changed func()
 	forget  bool
 	metrics *metrics
@@ -62,6 +67,7 @@ type Server struct {
 	exhausted time.Time // when it was last logged that the pool is
 	problem   error     // of the last commit
 	undeleted bool      // leases that are to be forgotten could not be deleted
+	steady    time.Time // since when the clock has not been set, as far as is known
 
 	wake chan struct{} // has a token while pending may have jobs
 }
@@ -77,10 +83,7 @@ type job struct {
 
 // NewServer loads the leases. The Server says nothing before Apply and Run.
 func NewServer(config Config) (*Server, error) {
-	s := &Server{log: config.Log, store: config.Store, clock: config.Clock, changed: config.Changed, forget: config.Forget, wake: make(chan struct{}, 1)}
-	if s.clock == nil {
-		s.clock = time.Now
-	}
+	s := &Server{log: config.Log, store: config.Store, wall: NewWallClock(config.Clock, config.Boottime), changed: config.Changed, forget: config.Forget, wake: make(chan struct{}, 1)}
 	if s.changed == nil {
 		s.changed = func() {}
 	}
@@ -93,7 +96,15 @@ func NewServer(config Config) (*Server, error) {
 			s.log.Error("a stored DHCP lease is damaged: its address is kept for the client that renews it, and from all others", "address", leases[i].Address)
 		}
 	}
-	s.table = newTable(leases, s.now())
+	now, step := s.wall.Look()
+	s.steady, s.table = now, newTable(leases, now)
+	if ahead := s.table.boundLoaded(now); ahead > 0 {
+		s.log.Warn("DHCP leases begin in the future: the clock was ahead when they were given, or is behind now: they count for a day or ten lease times at most; "+
+			"see to it that the clock is right", "leases", ahead, "clock", now)
+	}
+	if step.By != 0 { // while they were loaded
+		s.stepped(step, now)
+	}
 	s.metrics, err = newMetrics(config.Registerer, func() counts {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -108,8 +119,39 @@ func NewServer(config Config) (*Server, error) {
 	return s, nil
 }
 
-// now is the wall clock: a lease must mean the same after a restart, which no monotonic clock does.
-func (s *Server) now() time.Time { return s.clock().Round(0) }
+// now is the wall clock: a lease must mean the same after a restart, which no monotonic clock does. When it was set, what is known
+// is put right first. The lock is held.
+func (s *Server) now() time.Time {
+	now, step := s.wall.Look()
+	if step.By != 0 {
+		s.stepped(step, now)
+	}
+	return now
+}
+
+// stepped takes into account that the clock was set.
+func (s *Server) stepped(step Step, now time.Time) {
+	s.steady, s.exhausted = now, time.Time{}
+	_, shared := s.store.(SharedStore)
+	changed := s.table.stepped(step, now, !shared)
+	if shared {
+		return // the store keeps what is held, and says so
+	}
+	if step.By < 0 {
+		s.log.Warn("the clock was set back: DHCP leases end when they would have, or after a day or ten lease times; "+
+			"see to it that the clock is right now, and stays so", "by", -step.By, "was", step.Before, "is", now)
+		return
+	}
+	for _, lease := range changed {
+		s.pending = append(s.pending, job{change: lease})
+	}
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+	s.log.Warn("the clock was set forward: DHCP leases that were active last as long as before; "+
+		"see to it that the clock is right now, and stays so", "by", step.By, "was", step.Before, "is", now, "leases", len(changed))
+}
 
 // Apply makes the server serve a model from the next message on. Leases stay. With nil the server is
 // silent.
@@ -296,6 +338,8 @@ func (s *Server) send(j *job) {
 
 // commitLoop writes what is pending until stop, and then the rest.
 func (s *Server) commitLoop(ctx context.Context, stop <-chan struct{}) {
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
 	forget := make(<-chan time.Time)
 	if s.forget {
 		ticker := time.NewTicker(forgetEvery)
@@ -313,6 +357,10 @@ func (s *Server) commitLoop(ctx context.Context, stop <-chan struct{}) {
 		case <-s.wake:
 			for s.commit(ctx) {
 			}
+		case <-look.C:
+			s.mu.Lock()
+			s.now()
+			s.mu.Unlock()
 		case <-forget:
 			s.forgetOld(ctx)
 		}
@@ -324,7 +372,10 @@ func (s *Server) forgetOld(ctx context.Context) {
 	s.mu.Lock()
 	var old []*Lease
 	if m := s.table.model; m != nil {
-		old = s.table.longOver(s.now(), max(forgetAfter, forgetTimes*m.leaseTime), forgetMost)
+		age, now := max(forgetAfter, forgetTimes*m.leaseTime), s.now()
+		if now.Sub(s.steady) >= age {
+			old = s.table.longOver(now, age, forgetMost)
+		}
 	}
 	s.mu.Unlock()
 	if len(old) == 0 {

@@ -18,7 +18,7 @@ func newForgetful(t *testing.T) *vlan {
 	v := newVLAN(t, child())
 	server, err := NewServer(Config{
 		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Store: v.store,
-		Clock: func() time.Time { return v.now }, Forget: true,
+		Clock: func() time.Time { return v.now }, Boottime: v.boottime, Forget: true,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -118,7 +118,7 @@ func newShared(t *testing.T) (*vlan, *shared) {
 	v := newVLAN(t, child())
 	store := &shared{memory: *v.store, foreign: map[netip.Addr]Lease{}}
 	server, err := NewServer(Config{
-		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Store: store, Clock: func() time.Time { return v.now },
+		Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Store: store, Clock: func() time.Time { return v.now }, Boottime: v.boottime,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -51,8 +51,10 @@ type binding struct {
 	// durable is the lease that the store is known to have.
 	durable *Lease
 	// held is until when nobody else gets the address even though the lease is over. See Server.Hold.
-	held  time.Time
-	offer *offer
+	held time.Time
+	// bounded is when the lease is over even though it says a later time, by a clock that was ahead; zero: it is right.
+	bounded time.Time
+	offer   *offer
 	// leaves is where the client of the lease had another one before, until the lease is durable.
 	leaves *binding
 	// index in the heap, -1 outside of it; freeAt is the heap's key.
@@ -96,9 +98,18 @@ func (t *table) remember(b *binding) {
 	if b.lease == nil || b.lease.State == StateDeclined || b.lease.State == StateDamaged {
 		return
 	}
-	if old := t.byMAC[b.lease.MAC]; old == nil || b.lease.Start.After(old.lease.Start) || old.lease.State == StateReleased && b.lease.State == StateActive {
+	if old := t.byMAC[b.lease.MAC]; old == nil || b.lease.newer(old.lease) {
 		t.byMAC[b.lease.MAC] = b
 	}
+}
+
+// newer tells which of two leases of a client is the later one. An active one is, unless it was over before the other was
+// given back: where leases begin cannot tell when the clock was set back meanwhile.
+func (l *Lease) newer(old *Lease) bool {
+	if l.State != old.State {
+		return l.Expires.After(old.Expires)
+	}
+	return l.Start.After(old.Start)
 }
 
 // forget undoes remember.
@@ -178,8 +189,13 @@ func (b *binding) live(now time.Time) bool {
 
 // ends is when the lease is over, and the address free for others.
 func (b *binding) ends() time.Time {
-	if b.held.After(b.lease.Expires) {
-		return b.held
+	return later(b.says(), b.held)
+}
+
+// says is when the lease is over by what it says itself, and by what is known about the clock that it was given by.
+func (b *binding) says() time.Time {
+	if !b.bounded.IsZero() {
+		return b.bounded
 	}
 	return b.lease.Expires
 }
@@ -327,7 +343,7 @@ func (t *table) rank(b *binding) {
 // set changes the lease of an address in memory and returns what has to be written.
 func (t *table) set(b *binding, lease Lease) *Lease {
 	t.forget(b)
-	b.lease = &lease
+	b.lease, b.bounded = &lease, time.Time{}
 	t.remember(b)
 	t.keep(b)
 	t.rank(b)
@@ -348,7 +364,7 @@ func (t *table) grant(r *request, addr netip.Addr, now time.Time) *Lease {
 	}
 	b := t.bind(addr)
 	if b.live(now) && b.lease.MAC == r.mac {
-		lease.Start = b.lease.Start
+		lease.Start = earlier(b.lease.Start, now)
 	}
 	if old := t.byMAC[r.mac]; old != nil && old != b {
 		// The client has the old lease until it gets the ACK of the new one.
@@ -420,7 +436,7 @@ func (t *table) revert(change *Lease, now time.Time) {
 // restore makes an address be in the lease that is stored: a grant of it has come to nothing.
 func (t *table) restore(b *binding, stored *Lease) {
 	t.forget(b)
-	b.lease = stored
+	b.lease, b.bounded = stored, time.Time{}
 	t.remember(b)
 	if b.leaves != nil {
 		t.remember(b.leaves)
@@ -463,7 +479,7 @@ func (t *table) deleted(lease *Lease) {
 	b.durable = nil
 	if b.lease == lease { // else somebody has got the address meanwhile, and the new lease is about to be stored
 		t.forget(b)
-		b.lease = nil
+		b.lease, b.bounded = nil, time.Time{}
 		t.keep(b)
 		t.settle(b)
 	}

@@ -37,9 +37,9 @@ const (
 	envoyUser = 65532
 	// drainSeconds is how long established connections of an attachment that was removed live on.
 	drainSeconds = 30
-	// handOverSeconds is how long Envoy outlives the order to stop: the addresses are with the other pod within 200 ms,
-	// and until then somebody has to answer at them.
-	handOverSeconds = 1
+	// handOverSeconds is how long Envoy outlives the order to stop. The addresses are with the other pod within 200 ms; the nodes
+	// lead the proxy's Service there when they hear of it, one or two seconds later, and until then somebody has to answer here.
+	handOverSeconds = 3
 	// graceSeconds is enough to hand over, to keep the state and to take the Leases away.
 	graceSeconds = 10
 	// tokenSeconds is how long a token is good for; it is renewed long before.

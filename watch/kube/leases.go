@@ -49,6 +49,8 @@ type LeasesConfig struct {
 	// StateDir keeps what is known of the leases for a start without the API, and what the API does not have yet.
 	StateDir string
 	Clock    func() time.Time
+	// Boottime is CLOCK_BOOTTIME unless a test says otherwise: how much time has really passed (dhcpserver.WallClock).
+	Boottime func() time.Duration
 }
 
 // Leases keep the leases of one Infra as DHCPLeases. They are a dhcpserver.SharedStore.
@@ -73,6 +75,10 @@ type LeasesConfig struct {
 // last seen with the API, since that one may have renewed what it knew after it was cut off (TakeOver). Put
 // refuses what is held, and the server is told, so that it does not offer it. Holds outlive a restart in the state folder, and
 // the pod in the Lease of the VLAN (Annotate, Learn).
+//
+// What was active before the clock was set forward is held, too. That it was set between two processes is noticed where they have
+// the state folder in common and the host was not started anew between. Otherwise it is not, and the hold of TakeOver is
+// what there is.
 type Leases struct {
 	cfg     LeasesConfig
 	client  client.WithWatch
@@ -81,6 +87,9 @@ type Leases struct {
 	kept    *keptLeases
 	metrics *leaseMetrics
 	watch   toolscache.Controller
+	wall    *dhcpserver.WallClock
+	boot    string     // the run of the host
+	looking sync.Mutex // is held while wall is looked at
 	// writing is held while leases are loaded or written.
 	writing sync.Mutex
 
@@ -116,6 +125,7 @@ func NewLeases(cfg LeasesConfig) (*Leases, error) {
 		cfg:  cfg,
 		base: map[netip.Addr]*baseLease{}, seen: map[netip.Addr]*v1alpha1.DHCPLease{},
 	}
+	l.wall = dhcpserver.NewWallClock(cfg.Clock, cfg.Boottime)
 	if err := l.connect(); err != nil {
 		return nil, fmt.Errorf("cluster at %s: %w", cfg.REST.Host, err)
 	}
@@ -132,6 +142,10 @@ func NewLeases(cfg LeasesConfig) (*Leases, error) {
 		return nil, errors.Join(err, l.kept.close())
 	}
 	l.unsent, l.complete, l.away, l.holds = unsent, state.Complete, state.Away, state.Holds
+	if l.boot = bootID(); l.boot != "" && l.boot == state.Boot {
+		l.wall.Resume(state.Zero)
+		l.look()
+	}
 	if lost {
 		// What was renewed without the API is not known any more: whatever was active may be in use.
 		l.hold(time.Time{})
@@ -189,6 +203,7 @@ func (l *Leases) OnHold(hold func(since, until time.Time)) {
 func (l *Leases) Load(ctx context.Context) ([]dhcpserver.Lease, error) {
 	l.writing.Lock()
 	defer l.writing.Unlock()
+	l.look()
 	objects, err := l.listSoon(ctx)
 	switch {
 	case err == nil:
@@ -320,6 +335,7 @@ func (l *Leases) fetch(ctx context.Context, addr netip.Addr) (*v1alpha1.DHCPLeas
 func (l *Leases) Put(ctx context.Context, leases []dhcpserver.Lease) []error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
+	l.look()
 	errs := make([]error, len(leases))
 	l.each(ctx, len(leases), func(ctx context.Context, i int) { errs[i] = l.put(ctx, &leases[i]) })
 

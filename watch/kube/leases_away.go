@@ -71,12 +71,19 @@ func (c *contact) RoundTrip(request *http.Request) (*http.Response, error) {
 		c.lost(last)
 	default:
 		c.mu.Lock()
-		if started.After(c.last) {
+		if started.Round(0).After(c.last.Round(0)) { // by the clock that leases have
 			c.last = started
 		}
 		c.mu.Unlock()
 	}
 	return response, err
+}
+
+// setBack notes that the clock was set back by so much: what was before is not later than what comes.
+func (c *contact) setBack(by time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = c.last.Round(0).Add(-by)
 }
 
 func overloaded(status int) bool {
@@ -132,7 +139,54 @@ func (l *Leases) back() {
 func (l *Leases) TakeOver(renewed time.Time) {
 	l.writing.Lock()
 	defer l.writing.Unlock()
+	l.look()
 	l.hold(renewed.Add(-clockSlack))
+}
+
+// look finds out whether the clock was set. When it was set forward, what was active is held, and what was held then is held on; when it was
+// set back, what is waited for does not last longer for it. Nobody decides by the new time before.
+func (l *Leases) look() {
+	l.looking.Lock()
+	defer l.looking.Unlock()
+	now, step := l.wall.Look()
+	switch {
+	case step.By > 0:
+		h := leaseHold{Since: step.Before, Until: now.Add(l.leaseTime(step.Before))}
+		l.mu.Lock()
+		for _, other := range l.holds {
+			if other.Until.After(step.Before) {
+				h.cover(leaseHold{Since: other.Since, Until: other.Until.Add(step.By)})
+			}
+		}
+		l.mu.Unlock()
+		l.addHold(leaseHold{Since: h.Since.UTC(), Until: h.Until.UTC()}, now)
+		l.cfg.Log.Warn("the clock was set forward: no address of a DHCP lease that was active changes hands for one lease time; "+
+			"see to it that the clock of this node is right now, and stays so", "by", step.By, "was", step.Before, "is", now)
+	case step.By < 0:
+		l.mu.Lock()
+		l.holds = slices.Clone(l.holds)
+		for i := range l.holds {
+			l.holds[i].Until = l.holds[i].Until.Add(step.By)
+		}
+		if !l.away.IsZero() {
+			l.away = l.away.Round(0).Add(step.By)
+		}
+		l.mu.Unlock()
+		l.api.setBack(-step.By)
+		l.keepState(false)
+		l.cfg.Log.Warn("the clock was set back: DHCP leases end when they would have, or after a day or ten lease times; "+
+			"see to it that the clock of this node is right now, and stays so", "by", -step.By, "was", step.Before, "is", now)
+	}
+}
+
+// cover makes a hold hold what another one does, too.
+func (h *leaseHold) cover(other leaseHold) {
+	if other.Since.Before(h.Since) {
+		h.Since = other.Since
+	}
+	if other.Until.After(h.Until) {
+		h.Until = other.Until
+	}
 }
 
 // hold holds every lease that was active at a time, the zero time: every one, for one lease time from now.
@@ -152,12 +206,7 @@ func (l *Leases) addHold(h leaseHold, now time.Time) {
 	holds = append(holds, h)
 	if len(holds) > mostHolds {
 		for _, other := range holds {
-			if other.Since.Before(h.Since) {
-				h.Since = other.Since
-			}
-			if other.Until.After(h.Until) {
-				h.Until = other.Until
-			}
+			h.cover(other)
 		}
 		holds = []leaseHold{h}
 	}
@@ -180,6 +229,7 @@ const holdsAnnotation = "hostedcluster.densityops.com/dhcp-holds"
 
 // Annotate adds to the annotations of the Lease of the VLAN what the next holder must know.
 func (l *Leases) Annotate(annotations map[string]string) {
+	l.look()
 	now := l.cfg.Clock()
 	l.mu.Lock()
 	holds := slices.DeleteFunc(slices.Clone(l.holds), func(h leaseHold) bool { return !now.Before(h.Until) })
@@ -201,6 +251,7 @@ func (l *Leases) Learn(annotations map[string]string) {
 	if text := annotations[holdsAnnotation]; text == "" || json.Unmarshal([]byte(text), &holds) != nil {
 		return
 	}
+	l.look()
 	now := l.cfg.Clock()
 	for _, h := range holds {
 		if now.Before(h.Until) && h.Until.Before(now.Add(l.leaseTime(h.Since)+clockSlack)) {
@@ -265,7 +316,7 @@ func (l *Leases) heldFromOthers(lease *dhcpserver.Lease) *dhcpserver.Lease {
 func (l *Leases) keepState(complete bool) {
 	l.mu.Lock()
 	l.complete = l.complete || complete
-	state := leaseState{Complete: l.complete, Away: l.away.Round(0), Holds: l.holds}
+	state := leaseState{Complete: l.complete, Away: l.away.Round(0), Holds: l.holds, Boot: l.boot, Zero: l.wall.Zero().UTC()}
 	l.mu.Unlock()
 	if err := l.kept.saveState(state); err != nil {
 		l.cfg.Log.Error("what DHCP leases are held is not kept for a restart, trying again", "error", err)
@@ -320,6 +371,7 @@ func (l *Leases) miss(o *v1alpha1.DHCPLease) {
 	if !ok {
 		return
 	}
+	l.look()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.seen, lease.Address)
@@ -350,6 +402,7 @@ func (l *Leases) keepUp(ctx context.Context) {
 
 func (l *Leases) tidy(ctx context.Context) {
 	complete := l.watch.HasSynced()
+	l.look()
 	l.kept.save()
 	l.keepState(complete)
 	if _, away := l.Away(); away {

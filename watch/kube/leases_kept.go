@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"sync"
 	"time"
 
@@ -35,6 +36,18 @@ type leaseState struct {
 	// Away is when the API was last seen; zero: it was there.
 	Away  time.Time   `json:"away,omitzero"`
 	Holds []leaseHold `json:"holds,omitempty"`
+	// Boot is the run of the host that Zero belongs to: see dhcpserver.WallClock.Zero.
+	Boot string    `json:"boot,omitempty"`
+	Zero time.Time `json:"zero,omitzero"`
+}
+
+// bootID names the run of the host; empty: it is not known (random(4)).
+func bootID() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(id))
 }
 
 // keptLeases are the leases in the state folder: a copy of what the API has, and renewals that it does not have.

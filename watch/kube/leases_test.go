@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -58,8 +57,13 @@ func child(infra string) *v1alpha1.DHCPServer {
 type lab struct {
 	*controlplane.ControlPlane
 	infra string
-	clock atomic.Int64 // what the processes' clocks are ahead of the real one
+	mu    sync.Mutex
+	ahead time.Duration // what the processes' clocks are ahead of the real one
+	set   time.Duration // what of that is not time that has passed
 }
+
+// began is when the processes' hosts started.
+var began = time.Now()
 
 // TestLeases runs all that needs an API server with one: it takes long to start.
 func TestLeases(t *testing.T) {
@@ -83,6 +87,7 @@ spec: {address: 192.0.2.1, mac: "02:00:00:00:00:01", start: "2026-03-01T12:00:00
 		"a third pod":             testAThirdPod,
 		"a damaged state folder":  testADamagedStateFolder,
 		"through the DHCP server": testThroughTheServer,
+		"the clock is set":        testTheClockIsSet,
 	} {
 		t.Run(name, func(t *testing.T) {
 			test(t, &lab{ControlPlane: l.ControlPlane, infra: strings.ReplaceAll(strings.ToLower(name), " ", "-")})
@@ -97,9 +102,32 @@ func (l *lab) apply(t *testing.T, manifest string) {
 	}
 }
 
-func (l *lab) now() time.Time { return time.Now().Add(time.Duration(l.clock.Load())) }
+func (l *lab) now() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Now().Add(l.ahead)
+}
 
-func (l *lab) advance(d time.Duration) { l.clock.Add(int64(d)) }
+func (l *lab) boottime() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Since(began) + l.ahead - l.set
+}
+
+// advance lets time pass.
+func (l *lab) advance(d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ahead += d
+}
+
+// setClock sets the clock: no time passes.
+func (l *lab) setClock(by time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ahead += by
+	l.set += by
+}
 
 // pod is a process of one pod: Leases and, where it is the holder, a server.
 type pod struct {
@@ -135,7 +163,7 @@ func (l *lab) start(t *testing.T, dir string, config *rest.Config) *pod {
 	var err error
 	p.Leases, err = kube.NewLeases(kube.LeasesConfig{
 		REST: config, Log: slog.New(slog.NewTextHandler(p.log, nil)), Registerer: p.registry,
-		Infra: types.NamespacedName{Namespace: "clusters", Name: l.infra}, Child: func() *v1alpha1.DHCPServer { return child(l.infra) }, StateDir: dir, Clock: l.now,
+		Infra: types.NamespacedName{Namespace: "clusters", Name: l.infra}, Child: func() *v1alpha1.DHCPServer { return child(l.infra) }, StateDir: dir, Clock: l.now, Boottime: l.boottime,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -648,7 +676,7 @@ type relay struct {
 func (p *pod) serve(t *testing.T) (*dhcpserver.Server, *relay) {
 	t.Helper()
 	server, err := dhcpserver.NewServer(dhcpserver.Config{
-		Log: slog.New(slog.NewTextHandler(p.log, nil)), Registerer: prometheus.NewRegistry(), Store: p.Leases, Clock: p.lab.now, Forget: true,
+		Log: slog.New(slog.NewTextHandler(p.log, nil)), Registerer: prometheus.NewRegistry(), Store: p.Leases, Clock: p.lab.now, Boottime: p.lab.boottime, Forget: true,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -792,5 +820,87 @@ func testThroughTheServer(t *testing.T, l *lab) {
 	}
 	if got := clients.join(t, 3); got != "127.0.67.103" {
 		t.Errorf("the third client got %s", got)
+	}
+}
+
+// take makes a client ask for an address that it was not offered, and gives what kind of answer it gets.
+func (r *relay) take(t *testing.T, client byte, addr string) dhcpv4.MessageType {
+	t.Helper()
+	m, err := dhcpv4.New(dhcpv4.WithHwAddr(hardware(client)), dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest),
+		dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(net.ParseIP(addr))), dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.IPv4(127, 0, 67, 2))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.ask(t, m).MessageType()
+}
+
+// testTheClockIsSet sets the clock of a node forward and back: no time has passed for the clients.
+func testTheClockIsSet(t *testing.T, l *lab) {
+	dir := t.TempDir()
+	p := l.start(t, dir, l.AdminConfig())
+	_, clients := p.serve(t)
+	first := clients.join(t, 1)
+	second := clients.join(t, 2)
+	l.setClock(2 * time.Hour)
+	if got := clients.take(t, 3, first); got != dhcpv4.MessageTypeNak {
+		t.Errorf("client 3 asks for the address of client 1: %s", got)
+	}
+	if got := clients.renew(t, 1, first); got != dhcpv4.MessageTypeAck {
+		t.Errorf("renewal: %s", got)
+	}
+	if n := strings.Count(p.log.String(), "the clock was set"); n != 1 {
+		t.Errorf("it is logged %d times", n)
+	}
+	annotations := map[string]string{}
+	if p.Annotate(annotations); len(annotations) != 1 {
+		t.Errorf("the next holder hears %v", annotations)
+	}
+	// A restart forgets nothing of it, and sees what happened to the clock meanwhile.
+	for _, by := range []time.Duration{0, 3 * time.Hour} {
+		p.stop()
+		l.setClock(by)
+		p = l.start(t, dir, l.AdminConfig())
+		_, clients = p.serve(t)
+		for _, addr := range []string{first, second} {
+			if got := clients.take(t, 3, addr); got != dhcpv4.MessageTypeNak {
+				t.Errorf("after a restart, and the clock set by %s: client 3 asks for %s: %s", by, addr, got)
+			}
+		}
+	}
+	// Without the API as well.
+	if err := l.APIServer.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	l.setClock(2 * time.Hour)
+	if got := clients.renew(t, 1, first); got != dhcpv4.MessageTypeAck {
+		t.Errorf("renewal without the API: %s", got)
+	}
+	l.setClock(-365 * 24 * time.Hour)
+	if got := clients.renew(t, 1, first); got != dhcpv4.MessageTypeAck {
+		t.Errorf("renewal without the API, the clock set back: %s", got)
+	}
+	if since, away := p.Away(); !away || since.After(l.now()) {
+		t.Errorf("away: %t, since %s", away, since)
+	}
+	if err := l.APIServer.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the API is back", p.backAgain)
+	until(t, "the API has the renewal", func() bool {
+		return gauge(t, p.registry, "oooi_dhcp_leases_unsent") == 0
+	})
+	if got := clients.take(t, 3, first); got != dhcpv4.MessageTypeNak {
+		t.Errorf("client 3 asks for the address of client 1 again: %s", got)
+	}
+	// Nothing is held for ever.
+	l.advance(25 * time.Hour)
+	for client, addr := range map[byte]string{3: first, 4: second} {
+		if got := clients.take(t, client, addr); got != dhcpv4.MessageTypeAck {
+			t.Errorf("client %d asks for an address that nobody has: %s", client, got)
+		}
+	}
+	clear(annotations)
+	if p.Annotate(annotations); len(annotations) != 0 {
+		t.Errorf("still held: %v", annotations)
 	}
 }
