@@ -222,6 +222,10 @@ func (w *workloads) judge(c *metav1.Condition, infra types.NamespacedName, wante
 	case first == infra && wasUpgraded(there) && pending > 0:
 		c.Message += fmt.Sprintf("; the upgrade of other Infras waits for it: %d", pending)
 	}
+	if c.Status == metav1.ConditionFalse {
+		// A missing NetworkAttachmentDefinition, an image, a node: only the pods know.
+		c.Message += fmt.Sprintf("; why says kubectl -n %s describe pod -l %s=%s", infra.Namespace, v1alpha1.LabelInfra, v1alpha1.LabelValue(infra.Name))
+	}
 }
 
 // counts says how many pods there are, and how many there should be.

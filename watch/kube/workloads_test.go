@@ -194,13 +194,13 @@ func TestOneInfraIsUpgradedAtATime(t *testing.T) {
 	f.expect("while it is on its way", f.turns(), "")
 	d := f.write("a") // once more: somebody edited it
 	f.expect("after an edit was put back", f.turns(), "")
-	f.expect("the one that is upgraded", f.say("a"), "False PodsNotReady 1 of 2 VLAN pods are ready, 1 of 2 are up to date; the upgrade of other Infras waits for it: 2")
+	f.expect("the one that is upgraded", f.say("a"), "False PodsNotReady 1 of 2 VLAN pods are ready, 1 of 2 are up to date; the upgrade of other Infras waits for it: 2; why says kubectl -n a describe pod -l hostedcluster.densityops.com/infra=a")
 	f.expect("the next one", f.say("b"), "True UpgradeWaiting 2 of 2 VLAN pods are ready; the upgrade waits for Infra a/a, where 1 of 2 VLAN pods are ready, 1 of 2 are up to date")
 	d.Status.Conditions = []appsv1.DeploymentCondition{
 		{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded", Message: "it takes too long"},
 		{Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Message: "pods are forbidden"},
 	}
-	f.expect("when it is stuck", f.say("a"), "False ProgressDeadlineExceeded 1 of 2 VLAN pods are ready, 1 of 2 are up to date: it takes too long: pods are forbidden; the upgrade of other Infras waits for it: 2")
+	f.expect("when it is stuck", f.say("a"), "False ProgressDeadlineExceeded 1 of 2 VLAN pods are ready, 1 of 2 are up to date: it takes too long: pods are forbidden; the upgrade of other Infras waits for it: 2; why says kubectl -n a describe pod -l hostedcluster.densityops.com/infra=a")
 
 	// A Deployment whose controller has not looked yet is not ready, whatever its status says.
 	f.ready("a")
