@@ -23,7 +23,8 @@ const (
 
 // Isolate keeps the network behind this host from the hosts of the VLAN: nothing that comes in there is forwarded, whatever
 // the host does elsewhere, or is taken from an address that belongs elsewhere (RFC 3704 section 2.2, strict); ARP tells and asks of
-// no address but those of the interface itself. It takes CAP_NET_ADMIN, and no /proc/sys that can be written.
+// no address but those of the interface itself. Nothing of IPv6 is taken at all. Isolate can be called again. It takes
+// CAP_NET_ADMIN, and no /proc/sys that can be written; and nf_tables in the kernel, unless IPv6 is disabled on the interface.
 func Isolate(ifname string) error {
 	iface, err := interfaceByName(ifname)
 	if err != nil {
@@ -45,5 +46,5 @@ func Isolate(ifname string) error {
 	if _, err := request.Execute(unix.NETLINK_ROUTE, 0); err != nil {
 		return fmt.Errorf("interface %s: isolate it from other networks of this host: %w", ifname, err)
 	}
-	return nil
+	return closeIPv6(iface)
 }
