@@ -659,6 +659,9 @@ func (c *cluster) longNamesAreKeptApart(deployment *unstructured.Unstructured) {
 		} {
 			c.podCreates(pod, row.object, row.message)
 		}
+		if infra == cut {
+			c.podCreates(pod, lease(infra+"-serving-anything", infra, own), foreign)
+		}
 		// The policies cannot tell which of the names that are cut is the sibling's, but what is in it.
 		theirs := lease(serving(infra, sibling), infra, sibling)
 		if err := create(c.ctx, c.pod(sibling), theirs, metav1.CreateOptions{}); err != nil {
