@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -427,6 +428,12 @@ func TestRolesEndThere(t *testing.T) {
 		return err
 	}
 	machines := schema.GroupVersionResource{Group: "cluster.x-k8s.io", Version: "v1beta2", Resource: "machines"}
+	within(t, "the admission policies to be in force", func(context.Context) error {
+		if err := merge(core(hub, "services").Namespace("clusters"), "tenant-vlan100-proxy"); !apierrors.IsForbidden(err) {
+			return fmt.Errorf("the hub changes a Service: %w", cmp.Or(err, errors.New("admitted")))
+		}
+		return nil
+	})
 	for what, err := range map[string]error{
 		"servers read a Secret of their namespace":       get(core(vlan, "secrets").Namespace("clusters"), "secret"),
 		"servers list Secrets of their namespace":        list(core(vlan, "secrets").Namespace("clusters")),
