@@ -178,3 +178,19 @@ func TestIsolateSeveral(t *testing.T) {
 		}
 	}
 }
+
+func TestIsolateSaysThatItCannot(t *testing.T) {
+	nft := tool(t, "nft", "nftables")
+	bridge(t, "vlan100", "192.0.2.2/24")
+	setting(t, "vlan100", "disable_ipv6", "0")
+	// A chain that is in use cannot be replaced.
+	t.Cleanup(func() { run(t, nft+" delete table ip6 oooi") })
+	run(t, nft+" add table ip6 oooi")
+	run(t, nft+" add chain ip6 oooi no-ipv6-vlan100")
+	run(t, nft+" add chain ip6 oooi other")
+	run(t, nft+" add rule ip6 oooi other jump no-ipv6-vlan100")
+	const want = "interface vlan100: keep IPv6 out with nftables: device or resource busy: load the module nf_tables on the node, or let the CNI plugin tuning set"
+	if err := vlan.Isolate("vlan100"); err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("error %v, want %s", err, want)
+	}
+}
