@@ -78,8 +78,16 @@ func setting(t *testing.T, ifname, name, value string) {
 	}
 }
 
+// filters returns the program that shows them. At the end of the test there are none.
+func filters(t *testing.T) (nft string) {
+	t.Helper()
+	nft = tool(t, "nft", "nftables")
+	t.Cleanup(func() { run(t, nft+" flush ruleset") })
+	return nft
+}
+
 func TestIsolateIPv6(t *testing.T) {
-	nft := tool(t, "nft", "nftables")
+	nft := filters(t)
 	bridge(t, "vlan100", "192.0.2.2/24")
 	setting(t, "vlan100", "disable_ipv6", "0")
 	setting(t, "vlan100", "accept_ra", "2")
@@ -148,7 +156,7 @@ func TestIsolateIPv6(t *testing.T) {
 }
 
 func TestIsolateWithoutIPv6(t *testing.T) {
-	nft := tool(t, "nft", "nftables")
+	nft := filters(t)
 	bridge(t, "vlan100", "192.0.2.2/24")
 	setting(t, "vlan100", "disable_ipv6", "1")
 	if err := vlan.Isolate("vlan100"); err != nil {
@@ -161,8 +169,7 @@ func TestIsolateWithoutIPv6(t *testing.T) {
 
 // TestIsolateSeveral: nothing of one interface is another one's.
 func TestIsolateSeveral(t *testing.T) {
-	nft := tool(t, "nft", "nftables")
-	t.Cleanup(func() { run(t, nft+" delete table ip6 oooi") })
+	nft := filters(t)
 	names := []string{"vlan100", "a.very-long_nam"}
 	for i, name := range names {
 		bridge(t, name, fmt.Sprintf("192.0.%d.2/24", i+2))
@@ -180,11 +187,10 @@ func TestIsolateSeveral(t *testing.T) {
 }
 
 func TestIsolateSaysThatItCannot(t *testing.T) {
-	nft := tool(t, "nft", "nftables")
+	nft := filters(t)
 	bridge(t, "vlan100", "192.0.2.2/24")
 	setting(t, "vlan100", "disable_ipv6", "0")
 	// A chain that is in use cannot be replaced.
-	t.Cleanup(func() { run(t, nft+" delete table ip6 oooi") })
 	run(t, nft+" add table ip6 oooi")
 	run(t, nft+" add chain ip6 oooi no-ipv6-vlan100")
 	run(t, nft+" add chain ip6 oooi other")
