@@ -78,8 +78,16 @@ func setting(t *testing.T, ifname, name, value string) {
 	}
 }
 
+// filters returns the program that shows them. At the end of the test there are none.
+func filters(t *testing.T) (nft string) {
+	t.Helper()
+	nft = tool(t, "nft", "nftables")
+	t.Cleanup(func() { run(t, nft+" flush ruleset") })
+	return nft
+}
+
 func TestIsolateIPv6(t *testing.T) {
-	nft := tool(t, "nft", "nftables")
+	nft := filters(t)
 	bridge(t, "vlan100", "192.0.2.2/24")
 	setting(t, "vlan100", "disable_ipv6", "0")
 	setting(t, "vlan100", "accept_ra", "2")
@@ -148,7 +156,7 @@ func TestIsolateIPv6(t *testing.T) {
 }
 
 func TestIsolateWithoutIPv6(t *testing.T) {
-	nft := tool(t, "nft", "nftables")
+	nft := filters(t)
 	bridge(t, "vlan100", "192.0.2.2/24")
 	setting(t, "vlan100", "disable_ipv6", "1")
 	if err := vlan.Isolate("vlan100"); err != nil {
@@ -161,8 +169,7 @@ func TestIsolateWithoutIPv6(t *testing.T) {
 
 // TestIsolateSeveral: nothing of one interface is another one's.
 func TestIsolateSeveral(t *testing.T) {
-	nft := tool(t, "nft", "nftables")
-	t.Cleanup(func() { run(t, nft+" delete table ip6 oooi") })
+	nft := filters(t)
 	names := []string{"vlan100", "a.very-long_nam"}
 	for i, name := range names {
 		bridge(t, name, fmt.Sprintf("192.0.%d.2/24", i+2))
@@ -176,5 +183,20 @@ func TestIsolateSeveral(t *testing.T) {
 		if !strings.Contains(rules, `iifname "`+name+`" drop`) {
 			t.Errorf("nothing keeps IPv6 from %s:\n%s", name, rules)
 		}
+	}
+}
+
+func TestIsolateSaysThatItCannot(t *testing.T) {
+	nft := filters(t)
+	bridge(t, "vlan100", "192.0.2.2/24")
+	setting(t, "vlan100", "disable_ipv6", "0")
+	// A chain that is in use cannot be replaced.
+	run(t, nft+" add table ip6 oooi")
+	run(t, nft+" add chain ip6 oooi no-ipv6-vlan100")
+	run(t, nft+" add chain ip6 oooi other")
+	run(t, nft+" add rule ip6 oooi other jump no-ipv6-vlan100")
+	const want = "interface vlan100: keep IPv6 out with nftables: device or resource busy: load the module nf_tables on the node, or let the CNI plugin tuning set"
+	if err := vlan.Isolate("vlan100"); err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("error %v, want %s", err, want)
 	}
 }

@@ -11,6 +11,7 @@ import (
 )
 
 func TestIsolate(t *testing.T) {
+	filters(t)
 	bridge(t, "vlan100", "192.0.2.2/24")
 	bridge(t, "pods", "198.51.100.1/24")
 	worker(t, "one", "vlan100", "52:54:00:00:00:01")

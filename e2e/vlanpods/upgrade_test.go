@@ -56,17 +56,7 @@ func TestUpgrade(t *testing.T) {
 		if _, err := w.Apply(t.Context(), "kubectl", bytes.ReplaceAll(manifests, []byte("image: "+oooiName), []byte("image: "+next))); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the new image in VLAN pods", func(ctx context.Context) error {
-			d, err := w.Dynamic.Resource(appsv1.SchemeGroupVersion.WithResource("deployments")).Namespace(namespace).Get(ctx, v1alpha1.VLANName(infra), metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
-			containers, _, _ := unstructured.NestedSlice(d.Object, "spec", "template", "spec", "containers")
-			if image := containers[0].(map[string]any)["image"]; image != next {
-				return fmt.Errorf("the image is %v", image)
-			}
-			return w.available(ctx, namespace, v1alpha1.VLANName(infra))
-		})
+		w.rolled(t, next)
 	})
 	after, _ := w.pair(t)
 	if after == before || after == standby {
@@ -104,6 +94,23 @@ func TestUpgrade(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the hub as it was", func(ctx context.Context) error { return w.available(ctx, "oooi-system", "oooi") })
+	w.rolled(t, oooiName)
+}
+
+// rolled waits until all VLAN pods have an image, and are ready.
+func (w *world) rolled(t *testing.T, image string) {
+	t.Helper()
+	eventually(t, image+" in VLAN pods", func(ctx context.Context) error {
+		d, err := w.Dynamic.Resource(appsv1.SchemeGroupVersion.WithResource("deployments")).Namespace(namespace).Get(ctx, v1alpha1.VLANName(infra), metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		containers, _, _ := unstructured.NestedSlice(d.Object, "spec", "template", "spec", "containers")
+		if now := containers[0].(map[string]any)["image"]; now != image {
+			return fmt.Errorf("the image is %v", now)
+		}
+		return w.available(ctx, namespace, v1alpha1.VLANName(infra))
+	})
 }
 
 // heldStream is a worker's long connection to its API server, opened again whenever it ends.
