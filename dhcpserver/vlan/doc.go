@@ -16,5 +16,5 @@
 // package holder decides with: Keep puts an address on for two seconds at a time, and Wire sends and hears ARP and frames.
 //
 // The package must never change anything of an interface but the addresses and the one route that
-// it was told to claim, and never trust a byte that came from the wire: tenants share it.
+// it was told to claim, and what Isolate closes, and never trust a byte that came from the wire: tenants share it.
 package vlan
