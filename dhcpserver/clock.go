@@ -122,6 +122,7 @@ func (t *table) leaseTime() time.Duration {
 // translate it returns leases that have to be written: those that were active before a step forward, with the times that they
 // have by the clock of now.
 func (t *table) stepped(step Step, now time.Time, translate bool) []*Lease {
+	t.limits.reset()
 	for _, o := range t.offers {
 		o.expires = o.expires.Add(step.By)
 	}

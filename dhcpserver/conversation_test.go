@@ -2,6 +2,7 @@ package dhcpserver
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -12,10 +13,13 @@ import (
 
 // converse plays a script. A line is "> MESSAGE", as say reads it, "< ANSWER", as describe writes
 // it, or something that happens: "after DURATION", "restart", "pool FIRST LAST",
-// "reserve CLIENT ADDRESS", "store fails", "store works", "damage ADDRESS" (in the store).
+// "reserve CLIENT ADDRESS", "store fails", "store works", "damage ADDRESS" (in the store), "lease-time DURATION", "hold DURATION" (what
+// is active now, for so long). "lasts DURATION" is what the last answer said, "writes N" how many leases were written since the line before
+// that begins so.
 func converse(t *testing.T, script string) {
 	v := newVLAN(t, child())
 	var answers []sent
+	puts := 0
 	for n, line := range strings.Split(script, "\n") {
 		line = strings.TrimSpace(line)
 		words := strings.Fields(line)
@@ -43,6 +47,30 @@ func converse(t *testing.T, script string) {
 		case "reserve":
 			v.child.Spec.Reservations = append(v.child.Spec.Reservations, v1alpha1.DHCPReservation{MAC: mac(words[1]).String(), IP: words[2]})
 			v.server.Apply(model(t, v.child))
+		case "lease-time":
+			v.child.Spec.LeaseConfig.LeaseTime = words[1]
+			v.server.Apply(model(t, v.child))
+		case "hold":
+			d, err := time.ParseDuration(words[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			v.server.Hold(v.now, v.now.Add(d))
+		case "lasts":
+			want, err := time.ParseDuration(words[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := answers[0].message
+			t1, t2 := m.IPAddressRenewalTime(0), m.IPAddressRebindingTime(0)
+			if got := m.IPAddressLeaseTime(0); got != want || t1 != (want/2).Truncate(time.Second) || t2 != (want*7/8).Truncate(time.Second) {
+				t.Fatalf("line %d: the lease lasts %s, to be renewed after %s and %s; want %s", n+1, got, t1, t2, want)
+			}
+		case "writes":
+			if got := fmt.Sprint(v.store.puts - puts); got != words[1] {
+				t.Fatalf("line %d: %s leases were written, want %s", n+1, got, words[1])
+			}
+			puts = v.store.puts
 		case "damage":
 			addr := netip.MustParseAddr(words[1])
 			v.store.leases[addr] = Lease{Address: addr, State: StateDamaged}

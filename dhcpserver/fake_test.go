@@ -47,6 +47,7 @@ func model(t *testing.T, d *v1alpha1.DHCPServer) *Model {
 type memory struct {
 	leases map[netip.Addr]Lease
 	fail   error
+	puts   int // leases that were to be written
 }
 
 func (m *memory) Load(context.Context) ([]Lease, error) {
@@ -60,6 +61,7 @@ func (m *memory) Load(context.Context) ([]Lease, error) {
 func (m *memory) Put(_ context.Context, leases []Lease) []error {
 	errs := make([]error, len(leases))
 	for i, l := range leases {
+		m.puts++
 		if errs[i] = m.fail; m.fail == nil {
 			m.leases[l.Address] = l
 		}
@@ -201,6 +203,10 @@ func (v *vlan) say(line string) []sent {
 			from = netip.MustParseAddrPort(value)
 		case "to":
 			to = netip.MustParseAddrPort(value)
+		case "name":
+			m.UpdateOption(dhcpv4.OptHostName(value))
+		case "id":
+			m.UpdateOption(dhcpv4.OptClientIdentifier([]byte(value)))
 		case "broadcast-flag":
 			m.SetBroadcast()
 		default:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
@@ -137,7 +138,8 @@ func printable(value []byte) string {
 //
 // The library could not: it writes options in the order of their numbers, where RFC 2132 section
 // 9.8 wants the client's order, and as many as there are, where option 57 sets a limit.
-func (m *Model) reply(r *request, kind dhcpv4.MessageType, yiaddr netip.Addr, text string) []byte {
+func (m *Model) reply(r *request, v *verdict) []byte {
+	kind, yiaddr := v.kind, v.yiaddr
 	b := make([]byte, offsetOptions, minSize)
 	b[0], b[1], b[2] = byte(dhcpv4.OpcodeBootReply), 1, byte(len(r.mac))
 	copy(b[4:], r.xid[:])
@@ -167,10 +169,10 @@ func (m *Model) reply(r *request, kind dhcpv4.MessageType, yiaddr netip.Addr, te
 		room -= 2 + len(r.relay)
 	}
 	if kind == dhcpv4.MessageTypeNak {
-		b = appendOption(b, optMessage, []byte(text))
+		b = appendOption(b, optMessage, []byte(v.reason))
 	} else {
 		if yiaddr.IsValid() {
-			b = append(b, m.times...)
+			b = m.appendTimes(b, v.lasts)
 		}
 		b = m.appendParameters(b, r, room)
 	}
@@ -185,6 +187,21 @@ func (m *Model) reply(r *request, kind dhcpv4.MessageType, yiaddr netip.Addr, te
 		b = append(b, optPad)
 	}
 	return b
+}
+
+// appendTimes appends how long the client may use its address, and when it is to renew and to rebind (RFC 2131 section 4.4.5).
+func (m *Model) appendTimes(b []byte, lasts time.Duration) []byte {
+	if lasts == 0 || lasts == m.leaseTime {
+		return append(b, m.times...)
+	}
+	return appendTimes(b, lasts)
+}
+
+func appendTimes(b []byte, lasts time.Duration) []byte {
+	seconds := uint32(lasts / time.Second)
+	b = appendOption(b, optLeaseTime, binary.BigEndian.AppendUint32(nil, seconds))
+	b = appendOption(b, optT1, binary.BigEndian.AppendUint32(nil, seconds/2))
+	return appendOption(b, optT2, binary.BigEndian.AppendUint32(nil, uint32(uint64(seconds)*7/8)))
 }
 
 // appendParameters appends what the client asked for, in its order, as far as there is room; mask,

@@ -13,6 +13,7 @@ type metrics struct {
 	received       *prometheus.CounterVec
 	sent           *prometheus.CounterVec
 	dropped        *prometheus.CounterVec
+	early          prometheus.Counter
 	sendFailures   prometheus.Counter
 	commitFailures prometheus.Counter
 	commitSeconds  prometheus.Histogram
@@ -29,8 +30,12 @@ func newMetrics(reg prometheus.Registerer, count func() counts) (*metrics, error
 			Name: "oooi_dhcp_replies_total", Help: "DHCP answers sent, by type.",
 		}, []string{"type"}),
 		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "oooi_dhcp_dropped_total", Help: "DHCP messages that got no answer, by reason.",
+			Name: "oooi_dhcp_dropped_total",
+			Help: "DHCP messages that got no answer, by reason; too many changes: of one client; too many new clients: of the VLAN.",
 		}, []string{"reason"}),
+		early: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "oooi_dhcp_early_renewals_total", Help: "Clients that asked again for what they had, and were told how long it still lasts: nothing was written.",
+		}),
 		sendFailures: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "oooi_dhcp_send_failures_total", Help: "DHCP answers that could not be sent.",
 		}),
@@ -55,7 +60,7 @@ func newMetrics(reg prometheus.Registerer, count func() counts) (*metrics, error
 		gauges.gauges = append(gauges.gauges, gauge{prometheus.NewDesc(g.name, g.help, nil, nil), g.value})
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.received, m.sent, m.dropped, m.sendFailures, m.commitFailures, m.commitSeconds, gauges} {
+	for _, c := range []prometheus.Collector{m.received, m.sent, m.dropped, m.early, m.sendFailures, m.commitFailures, m.commitSeconds, gauges} {
 		errs = append(errs, reg.Register(c))
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -251,10 +251,7 @@ func (m *Model) buildOptions(spec *v1alpha1.DHCPServerSpec, gateway netip.Addr, 
 			m.order = append(m.order, code)
 		}
 	}
-	seconds := uint32(m.leaseTime / time.Second)
-	m.times = appendOption(m.times, optLeaseTime, binary.BigEndian.AppendUint32(nil, seconds))
-	m.times = appendOption(m.times, optT1, binary.BigEndian.AppendUint32(nil, seconds/2))
-	m.times = appendOption(m.times, optT2, binary.BigEndian.AppendUint32(nil, uint32(uint64(seconds)*7/8)))
+	m.times = appendTimes(nil, m.leaseTime)
 	return nil
 }
 

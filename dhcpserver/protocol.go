@@ -13,6 +13,8 @@ type verdict struct {
 	kind dhcpv4.MessageType
 	// yiaddr is the address that the client gets, not valid in a NAK and in the answer to INFORM.
 	yiaddr netip.Addr
+	// lasts is how long it may use it, in whole seconds; zero in an offer: the lease time.
+	lasts time.Duration
 	// reason of a NAK, for the client's log; of silence, for the metric.
 	reason string
 	// change must be durable before the answer leaves.
@@ -34,6 +36,8 @@ const (
 	dropNotOurs     = "lease not ours"
 	dropExhausted   = "pool exhausted"
 	dropBusy        = "too many uncommitted"
+	dropTooOften    = "too many changes"
+	dropManyNew     = "too many new clients"
 	dropNotWritten  = "lease not written"
 	dropConflict    = "lease of somebody else"
 	dropPanic       = "panic"
@@ -153,10 +157,6 @@ func (t *table) rebinding(r *request, now time.Time) verdict {
 	return t.granted(r, r.ciaddr, now)
 }
 
-func (t *table) granted(r *request, addr netip.Addr, now time.Time) verdict {
-	return verdict{kind: dhcpv4.MessageTypeAck, yiaddr: addr, change: t.grant(r, addr, now)}
-}
-
 // releasing takes a lease back (section 4.3.4).
 func (t *table) releasing(r *request, now time.Time) verdict {
 	if r.serverID.IsValid() && r.serverID != t.model.serverIP {
@@ -165,6 +165,9 @@ func (t *table) releasing(r *request, now time.Time) verdict {
 	b := t.byAddr[r.ciaddr]
 	if b == nil || b.lease == nil || b.lease.MAC != r.mac || b.lease.State != StateActive {
 		return ignore(dropNotHolder)
+	}
+	if reason := t.mayChange(r.mac, now); reason != "" {
+		return ignore(reason)
 	}
 	return verdict{change: t.release(b, now)}
 }
@@ -181,6 +184,9 @@ func (t *table) declining(r *request, now time.Time) verdict {
 	// Only the holder can know: an offer costs nothing, and a stranger could empty the pool with them.
 	if !b.live(now) || b.lease.MAC != r.mac {
 		return ignore(dropNotHolder)
+	}
+	if reason := t.mayChange(r.mac, now); reason != "" {
+		return ignore(reason)
 	}
 	return verdict{change: t.decline(r, b, now)}
 }

@@ -23,8 +23,8 @@ const (
 	maxBatch = 1024
 	// flushTime bounds the last commit after Run was told to end.
 	flushTime = 2 * time.Second
-	// exhaustedEvery is how often an exhausted pool is logged.
-	exhaustedEvery = time.Minute
+	// exhaustedEvery is how often an exhausted pool is logged, and limitedEvery that clients change leases too often.
+	exhaustedEvery, limitedEvery = time.Minute, time.Minute
 	// Leases that have been over for longer than forgetAfter and forgetTimes lease times are forgotten, if that is wanted:
 	// forgetMost of them every forgetEvery. Workers that were off for a night get the address that they had.
 	forgetAfter, forgetTimes = 24 * time.Hour, 10
@@ -65,6 +65,7 @@ type Server struct {
 	table     *table
 	pending   []job
 	exhausted time.Time // when it was last logged that the pool is
+	limited   time.Time // when it was last logged that messages are dropped for how many there are
 	problem   error     // of the last commit
 	undeleted bool      // leases that are to be forgotten could not be deleted
 	steady    time.Time // since when the clock has not been set, as far as is known
@@ -114,6 +115,7 @@ func NewServer(config Config) (*Server, error) {
 		return nil, err
 	}
 	if shared, ok := s.store.(SharedStore); ok {
+		s.table.sure = shared.Sure
 		shared.OnHold(s.Hold)
 	}
 	return s, nil
@@ -131,7 +133,7 @@ func (s *Server) now() time.Time {
 
 // stepped takes into account that the clock was set.
 func (s *Server) stepped(step Step, now time.Time) {
-	s.steady, s.exhausted = now, time.Time{}
+	s.steady, s.exhausted, s.limited = now, time.Time{}, time.Time{}
 	_, shared := s.store.(SharedStore)
 	changed := s.table.stepped(step, now, !shared)
 	if shared {
@@ -304,9 +306,13 @@ func (s *Server) process(conn Conn, packet *Packet, r *request) (job, verdict) {
 	}
 	v := s.table.decide(r, packet.Destination.Addr() == s.table.serverIP(), s.now())
 	s.noteExhaustion(r, &v)
+	s.noteLimit(r, &v)
+	if v.kind == dhcpv4.MessageTypeAck && v.yiaddr.IsValid() && v.change == nil {
+		s.metrics.early.Inc()
+	}
 	j := job{change: v.change, kind: v.kind}
 	if v.kind != dhcpv4.MessageTypeNone {
-		j.conn, j.to, j.reply = conn, target(packet, r, &v), s.table.model.reply(r, v.kind, v.yiaddr, v.reason)
+		j.conn, j.to, j.reply = conn, target(packet, r, &v), s.table.model.reply(r, &v)
 	}
 	if v.change != nil {
 		s.pending = append(s.pending, j)
@@ -323,6 +329,16 @@ func (s *Server) noteExhaustion(r *request, v *verdict) {
 	}
 	s.exhausted = now
 	s.log.Warn("DHCP pool exhausted: new clients get no address; widen the pool", "mac", r.mac, "addresses", s.table.model.pool.size)
+}
+
+// noteLimit logs that clients change leases too often, once in a while.
+func (s *Server) noteLimit(r *request, v *verdict) {
+	now := s.now()
+	if v.reason != dropTooOften && v.reason != dropManyNew || now.Sub(s.limited) < limitedEvery {
+		return
+	}
+	s.limited = now
+	s.log.Warn("more changes of DHCP leases are asked for than clients need: messages are dropped; look for a host that makes up clients, or boots again and again", "mac", r.mac, "reason", v.reason)
 }
 
 func (s *Server) drop(reason string) { s.metrics.dropped.WithLabelValues(reason).Inc() }
@@ -441,17 +457,30 @@ func (s *Server) commit(ctx context.Context) bool {
 		return false
 	}
 
-	// Of several changes to one address the last one counts.
+	// Of several changes to one address the last one counts. One that was written for an earlier answer is not written again.
 	leases := make([]Lease, 0, len(batch))
 	place := make(map[netip.Addr]int, len(batch))
+	s.mu.Lock()
 	for i := range batch {
 		change := batch[i].change
+		if s.table.written(change) {
+			continue
+		}
 		if n, twice := place[change.Address]; twice {
 			leases[n] = *change
 			continue
 		}
 		place[change.Address] = len(leases)
 		leases = append(leases, *change)
+	}
+	s.mu.Unlock()
+	if len(leases) == 0 {
+		for i := range batch {
+			if batch[i].conn != nil {
+				s.send(&batch[i])
+			}
+		}
+		return true
 	}
 	start := time.Now()
 	errs := s.store.Put(ctx, leases)
@@ -460,13 +489,18 @@ func (s *Server) commit(ctx context.Context) bool {
 	var failed error
 	var conflicts []*ConflictError
 	fate := make([]string, len(batch)) // why it is dropped; empty: it is written
+	lost := map[*Lease]struct{}{}
 	s.mu.Lock()
 	now := s.now()
 	for i := range batch {
 		change := batch[i].change
+		n, put := place[change.Address]
+		if !put {
+			continue
+		}
 		var err error
 		if errs != nil {
-			err = errs[place[change.Address]]
+			err = errs[n]
 		}
 		if conflict := (*ConflictError)(nil); errors.As(err, &conflict) {
 			fate[i] = dropConflict
@@ -477,12 +511,14 @@ func (s *Server) commit(ctx context.Context) bool {
 		if err != nil {
 			failed, fate[i] = err, dropNotWritten
 			s.table.revert(change, now)
+			lost[change] = struct{}{}
 			continue
 		}
 		if follows := s.table.confirm(change, now); follows != nil {
 			s.pending = append(s.pending, job{change: follows})
 		}
 	}
+	s.dropWaiting(lost)
 	was := s.problem
 	s.problem = nil
 	if failed != nil {
@@ -507,6 +543,22 @@ func (s *Server) commit(ctx context.Context) bool {
 	}
 	s.changed()
 	return true
+}
+
+// dropWaiting drops the answers that wait for changes which could not be written. The lock is held.
+func (s *Server) dropWaiting(lost map[*Lease]struct{}) {
+	if len(lost) == 0 {
+		return
+	}
+	kept := s.pending[:0:0]
+	for _, j := range s.pending {
+		if _, waits := lost[j.change]; !waits {
+			kept = append(kept, j)
+			continue
+		}
+		s.drop(dropNotWritten)
+	}
+	s.pending = kept
 }
 
 // noteProblem logs once when leases cannot be written, and once when they can be again.

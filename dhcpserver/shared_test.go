@@ -91,9 +91,12 @@ type shared struct {
 	foreign map[netip.Addr]Lease
 	onHold  func(since, until time.Time)
 	away    bool
+	unsure  map[netip.Addr]bool
 }
 
 func (s *shared) Away() (time.Time, bool) { return time.Time{}, s.away }
+
+func (s *shared) Sure(addr netip.Addr) bool { return !s.away && !s.unsure[addr] }
 
 func (s *shared) OnHold(hold func(since, until time.Time)) { s.onHold = hold }
 

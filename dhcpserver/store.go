@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 )
 
@@ -39,6 +40,9 @@ type SharedStore interface {
 	OnHold(hold func(since, until time.Time))
 	// Away tells whether the store cannot be reached, and since when.
 	Away() (since time.Time, away bool)
+	// Sure tells whether the store itself has the lease of an address as it was last put or loaded here, as far as is known now. It must
+	// return at once.
+	Sure(addr netip.Addr) bool
 }
 
 // ErrUnreachable is in the chain of what SharedStore.Put returns while the store cannot be reached: known leases are

@@ -37,6 +37,9 @@ type table struct {
 	used usedHeap
 	// holds are the times in which leases may have been renewed that are not known here.
 	holds []hold
+	// sure tells of an address whether the store has what was last put; nil: it always has.
+	sure   func(netip.Addr) bool
+	limits limits
 }
 
 // hold is a time in which leases may have been renewed that are not known here: those that were active at its
@@ -54,7 +57,10 @@ type binding struct {
 	held time.Time
 	// bounded is when the lease is over even though it says a later time, by a clock that was ahead; zero: it is right.
 	bounded time.Time
-	offer   *offer
+	// doubt tells that the store may have another lease of the client, or that it may have been renewed elsewhere. It ends when
+	// the client's next one is durable.
+	doubt bool
+	offer *offer
 	// leaves is where the client of the lease had another one before, until the lease is durable.
 	leaves *binding
 	// index in the heap, -1 outside of it; freeAt is the heap's key.
@@ -76,6 +82,7 @@ func newTable(leases []Lease, now time.Time) *table {
 		byAddr: make(map[netip.Addr]*binding, len(leases)), byMAC: make(map[MAC]*binding, len(leases)),
 		offers: map[MAC]*offer{}, offerAge: list.New(),
 	}
+	t.limits.reset()
 	for i := range leases {
 		lease := leases[i]
 		lease.guess(now)
@@ -127,6 +134,7 @@ func (t *table) apply(m *Model) {
 	t.fresh = pool{}
 	if m != nil {
 		t.fresh = m.pool.clone()
+		t.limits.size(m.pool.size + len(m.reserved))
 	}
 	for _, b := range t.byAddr {
 		b.index = -1
@@ -220,6 +228,7 @@ func (t *table) hold(since, until, now time.Time) {
 	for _, b := range t.byAddr {
 		t.keep(b)
 		t.rank(b)
+		b.doubt = b.doubt || b.lease != nil && b.held.After(b.lease.Expires)
 	}
 }
 
@@ -356,11 +365,8 @@ func (t *table) grant(r *request, addr netip.Addr, now time.Time) *Lease {
 		t.withdraw(o)
 	}
 	lease := Lease{
-		Address: addr, MAC: r.mac, ClientID: ClientID(r.clientID), Hostname: r.hostname,
+		Address: addr, MAC: r.mac, ClientID: ClientID(r.clientID), Hostname: t.hostname(r),
 		Start: now, Expires: wholeSecond(now.Add(t.model.leaseTime)), State: StateActive,
-	}
-	if name := t.model.reservations[r.mac].hostname; name != "" {
-		lease.Hostname = name
 	}
 	b := t.bind(addr)
 	if b.live(now) && b.lease.MAC == r.mac {
@@ -407,7 +413,11 @@ func (t *table) decline(r *request, b *binding, now time.Time) *Lease {
 func (t *table) confirm(change *Lease, now time.Time) *Lease {
 	b := t.byAddr[change.Address]
 	b.durable = change
-	if b.lease != change || b.leaves == nil {
+	if b.lease != change {
+		return nil
+	}
+	b.doubt = false
+	if b.leaves == nil {
 		return nil
 	}
 	old := b.leaves
@@ -427,6 +437,7 @@ func (t *table) revert(change *Lease, now time.Time) {
 		return
 	}
 	t.restore(b, b.durable)
+	b.doubt = true // it may have been written
 	if t.model != nil && t.free(b.addr, change.MAC, now) {
 		t.offer(change.MAC, b.addr, now)
 	}
@@ -443,6 +454,13 @@ func (t *table) restore(b *binding, stored *Lease) {
 		b.leaves = nil
 	}
 	t.keep(b)
+	b.doubt = b.lease != nil && b.held.After(b.lease.Expires)
+}
+
+// written tells whether the store is known to have just that lease.
+func (t *table) written(change *Lease) bool {
+	b := t.byAddr[change.Address]
+	return b != nil && b.durable == change
 }
 
 // adopt takes over a lease that somebody else has stored. What was decided here about its address is void.

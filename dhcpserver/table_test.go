@@ -110,8 +110,12 @@ func randomDay(t *testing.T, seed uint64, steps int) {
 					t.Fatalf("step %d: %s: %s went to %s, and %s has it until %s", step, line, addr, mac, h.mac, h.until)
 				}
 				if a.message.MessageType() == dhcpv4.MessageTypeAck {
-					holds[addr] = held{mac: mac, until: v.now.Add(time.Hour)}
-					if stored := v.store.leases[netip.MustParseAddr(addr)]; !stored.Live(v.now.Add(time.Hour-time.Nanosecond)) || stored.MAC.String()[15:] != mac {
+					lasts := a.message.IPAddressLeaseTime(0)
+					if lasts <= 0 || lasts > time.Hour {
+						t.Fatalf("step %d: %s: a lease for %s", step, line, lasts)
+					}
+					holds[addr] = held{mac: mac, until: v.now.Add(lasts)}
+					if stored := v.store.leases[netip.MustParseAddr(addr)]; !stored.Live(v.now.Add(lasts-time.Nanosecond)) || stored.MAC.String()[15:] != mac {
 						t.Fatalf("step %d: %s: the store has %v", step, line, stored)
 					}
 				}

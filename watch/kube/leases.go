@@ -66,7 +66,10 @@ type LeasesConfig struct {
 // client's own is made durable in the state folder, and written to the API when that is back, unless somebody else has
 // the address by then or the client has renewed elsewhere. Nothing else is written: no address gets a new client. One
 // client at most waits for a request that gets no answer; until another request finds the API back, none is made
-// for clients. A single request that the API is too busy for (429) is treated alike, and says nothing about the next one.
+// for clients. A single request that the API is too busy for (429) is treated alike, and says nothing about the next one. So is
+// one that it refuses (401, 403): a right that was taken from the pods must not take the addresses from the workers.
+//
+// While there are renewals that the API does not have, the Lease of the VLAN tells the next holder to hold what they may be of.
 //
 // # Holds
 //
@@ -105,8 +108,13 @@ type Leases struct {
 	// away is when the API was last seen; zero: it is there. missed tells that this very process has found it away.
 	away   time.Time
 	missed bool
-	holds  []leaseHold
-	onHold func(since, until time.Time)
+	// behind is since when the API has not had every renewal that is unsent; zero: not known. told is what the next holder was told
+	// of it last.
+	behind, told time.Time
+	// refused tells that it was logged that the API refuses leases, and unsendable that some cannot be sent.
+	refused, unsendable bool
+	holds               []leaseHold
+	onHold              func(since, until time.Time)
 }
 
 // baseLease is what the server knows of one address.
@@ -141,7 +149,8 @@ func NewLeases(cfg LeasesConfig) (*Leases, error) {
 	if err != nil {
 		return nil, errors.Join(err, l.kept.close())
 	}
-	l.unsent, l.complete, l.away, l.holds = unsent, state.Complete, state.Away, state.Holds
+	l.unsent, l.complete, l.away, l.holds, l.behind = unsent, state.Complete, state.Away, state.Holds, state.Behind
+	l.caughtUp()
 	if l.boot = bootID(); l.boot != "" && l.boot == state.Boot {
 		l.wall.Resume(state.Zero)
 		l.look()
@@ -211,14 +220,26 @@ func (l *Leases) Load(ctx context.Context) ([]dhcpserver.Lease, error) {
 		l.setBase(objects)
 		l.kept.replace(l.baseLeases())
 		l.keepState(true)
-	case !isAway(err):
+	case isRefused(err):
+		l.noteRefused(err)
+		return l.loadKnown(err)
+	case isAway(err):
+		return l.loadKnown(err)
+	default:
 		return nil, fmt.Errorf("DHCPLeases of Infra %s: %w", l.cfg.Infra, err)
+	}
+	return l.baseLeases(), nil
+}
+
+// loadKnown loads what is known without the API, which has failed.
+func (l *Leases) loadKnown(failed error) ([]dhcpserver.Lease, error) {
+	switch {
 	case l.watch.HasSynced():
 		l.setBase(l.seenObjects())
 	case l.complete:
 		l.setBase(nil)
 	default:
-		return nil, fmt.Errorf("DHCPLeases of Infra %s: %w, and the state folder has none from before", l.cfg.Infra, err)
+		return nil, fmt.Errorf("DHCPLeases of Infra %s: %w, and the state folder has none from before", l.cfg.Infra, failed)
 	}
 	return l.baseLeases(), nil
 }
@@ -346,14 +367,17 @@ func (l *Leases) Put(ctx context.Context, leases []dhcpserver.Lease) []error {
 		switch {
 		case errs[i] == nil:
 			sent = append(sent, leases[i])
-		case errors.Is(errs[i], dhcpserver.ErrUnreachable) && l.knows(&leases[i]):
+		case (errors.Is(errs[i], dhcpserver.ErrUnreachable) || isRefused(errs[i])) && l.knows(&leases[i]):
+			if isRefused(errs[i]) {
+				l.noteRefused(errs[i])
+			}
 			renewed, places = append(renewed, leases[i]), append(places, i)
 		default:
 			failed = true
 		}
 	}
-	l.noteSent(sent)
 	if len(renewed) > 0 {
+		l.fallBehind()
 		err := l.kept.putUnsent(renewed)
 		for n, i := range places {
 			if errs[i] = err; err == nil {
@@ -362,6 +386,7 @@ func (l *Leases) Put(ctx context.Context, leases []dhcpserver.Lease) []error {
 		}
 		failed = failed || err != nil
 	}
+	l.noteSent(sent)
 	if !failed {
 		return nil
 	}
@@ -382,6 +407,15 @@ func (l *Leases) each(ctx context.Context, n int, f func(ctx context.Context, i 
 		})
 	}
 	_ = group.Wait() // none fails
+}
+
+// Sure implements dhcpserver.SharedStore: the API has the lease that the server knows, and the watch says so.
+func (l *Leases) Sure(addr netip.Addr) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b, seen := l.base[addr], l.seen[addr]
+	return l.away.IsZero() && b != nil && b.object != nil && seen != nil && !older(b.object.ResourceVersion, seen.ResourceVersion) &&
+		leaseSpec(&b.lease) == leaseSpec(&b.stored)
 }
 
 // put writes one lease to the API.
@@ -527,7 +561,15 @@ func (l *Leases) noteSent(leases []dhcpserver.Lease) {
 			late = append(late, lease)
 		}
 	}
+	l.caughtUp()
+	taken := l.refused && len(l.unsent) == 0
+	if taken {
+		l.refused = false
+	}
 	l.mu.Unlock()
+	if taken {
+		l.cfg.Log.Info("the API takes DHCP leases again, and has all renewals")
+	}
 	l.kept.see(leases...)
 	l.kept.save()
 	l.kept.removeUnsent(late)

@@ -32,6 +32,8 @@ const (
 	clockSlack = 5 * time.Second
 	// defaultLeaseTime is that of a DHCPServer which does not say, or is not known.
 	defaultLeaseTime = time.Hour
+	// tellEvery is how often other pods hear anew until when to hold what this one renews without the API.
+	tellEvery = time.Minute
 	// mostHolds bounds the holds: more become one that covers them.
 	mostHolds = 8
 )
@@ -104,6 +106,43 @@ func isAway(err error) bool {
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
+// isRefused tells of the error of a request that the API does not let this account make it.
+func isRefused(err error) bool {
+	return apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err)
+}
+
+// noteRefused says once what to do, until the API takes everything again.
+func (l *Leases) noteRefused(err error) {
+	l.mu.Lock()
+	news := !l.refused
+	l.refused = true
+	l.mu.Unlock()
+	if news {
+		l.cfg.Log.Error("the API refuses DHCP leases: known ones are renewed and kept in the state folder, no new one is given; "+
+			"see to it that the account of the VLAN pods has its RoleBinding "+v1alpha1.VLANAccount+" in the namespace of the Infra, and that no quota or admission policy is in the way", "error", err)
+	}
+}
+
+// fallBehind notes that from now on the API does not have every renewal, and keeps that before the first of them is made.
+func (l *Leases) fallBehind() {
+	l.mu.Lock()
+	news := len(l.unsent) == 0
+	if news {
+		l.behind = l.cfg.Clock().Add(-clockSlack).Round(0).UTC()
+	}
+	l.mu.Unlock()
+	if news {
+		l.keepState(false)
+	}
+}
+
+// caughtUp notes that the API has every renewal, if so. The lock is held.
+func (l *Leases) caughtUp() {
+	if len(l.unsent) == 0 {
+		l.behind = time.Time{}
+	}
+}
+
 // lost notes that the API is away.
 func (l *Leases) lost(last time.Time) {
 	l.mu.Lock()
@@ -168,8 +207,10 @@ func (l *Leases) look() {
 		for i := range l.holds {
 			l.holds[i].Until = l.holds[i].Until.Add(step.By)
 		}
-		if !l.away.IsZero() {
-			l.away = l.away.Round(0).Add(step.By)
+		for _, since := range []*time.Time{&l.away, &l.behind} {
+			if !since.IsZero() {
+				*since = since.Round(0).Add(step.By)
+			}
 		}
 		l.mu.Unlock()
 		l.api.setBack(-step.By)
@@ -199,11 +240,14 @@ func (l *Leases) hold(since time.Time) {
 func (l *Leases) addHold(h leaseHold, now time.Time) {
 	l.mu.Lock()
 	holds := slices.DeleteFunc(slices.Clone(l.holds), func(h leaseHold) bool { return !now.Before(h.Until) })
-	if slices.ContainsFunc(holds, h.same) {
+	if i := slices.IndexFunc(holds, func(other leaseHold) bool { return other.Since.Equal(h.Since) }); i < 0 {
+		holds = append(holds, h)
+	} else if holds[i].Until.Before(h.Until) {
+		holds[i].Until = h.Until
+	} else {
 		l.mu.Unlock()
 		return
 	}
-	holds = append(holds, h)
 	if len(holds) > mostHolds {
 		for _, other := range holds {
 			h.cover(other)
@@ -219,10 +263,6 @@ func (l *Leases) addHold(h leaseHold, now time.Time) {
 	}
 }
 
-func (h leaseHold) same(other leaseHold) bool {
-	return h.Since.Equal(other.Since) && h.Until.Equal(other.Until)
-}
-
 // holdsAnnotation of the Lease of a VLAN is what its holder holds, for the next one: a third pod must hold what the
 // second one did after the first.
 const holdsAnnotation = "hostedcluster.densityops.com/dhcp-holds"
@@ -233,7 +273,16 @@ func (l *Leases) Annotate(annotations map[string]string) {
 	now := l.cfg.Clock()
 	l.mu.Lock()
 	holds := slices.DeleteFunc(slices.Clone(l.holds), func(h leaseHold) bool { return !now.Before(h.Until) })
+	behind, unsent := l.behind, len(l.unsent)
+	if unsent > 0 {
+		l.told = behind
+	}
 	l.mu.Unlock()
+	if unsent > 0 {
+		// Renewals go on meanwhile. Whole minutes, so that the other pods do not keep another one each time.
+		until := now.Round(0).Add(l.leaseTime(behind)).Truncate(tellEvery).Add(tellEvery)
+		holds = append(holds, leaseHold{Since: behind, Until: until.UTC()})
+	}
 	if len(holds) == 0 {
 		return
 	}
@@ -253,8 +302,14 @@ func (l *Leases) Learn(annotations map[string]string) {
 	}
 	l.look()
 	now := l.cfg.Clock()
+	l.mu.Lock()
+	told := l.told
+	l.mu.Unlock()
 	for _, h := range holds {
-		if now.Before(h.Until) && h.Until.Before(now.Add(l.leaseTime(h.Since)+clockSlack)) {
+		if h.Since.Equal(told) && !told.IsZero() {
+			continue // what this very process is behind by
+		}
+		if now.Before(h.Until) && h.Until.Before(now.Add(l.leaseTime(h.Since)+tellEvery+clockSlack)) {
 			l.addHold(h, now)
 		}
 	}
@@ -316,7 +371,7 @@ func (l *Leases) heldFromOthers(lease *dhcpserver.Lease) *dhcpserver.Lease {
 func (l *Leases) keepState(complete bool) {
 	l.mu.Lock()
 	l.complete = l.complete || complete
-	state := leaseState{Complete: l.complete, Away: l.away.Round(0), Holds: l.holds, Boot: l.boot, Zero: l.wall.Zero().UTC()}
+	state := leaseState{Complete: l.complete, Away: l.away.Round(0), Holds: l.holds, Behind: l.behind.Round(0), Boot: l.boot, Zero: l.wall.Zero().UTC()}
 	l.mu.Unlock()
 	if err := l.kept.saveState(state); err != nil {
 		l.cfg.Log.Error("what DHCP leases are held is not kept for a restart, trying again", "error", err)
@@ -437,7 +492,8 @@ func (l *Leases) sendSome(ctx context.Context) bool {
 	var batch []dhcpserver.Lease
 	l.mu.Lock()
 	for _, lease := range l.unsent {
-		if batch = append(batch, lease); len(batch) == sendAtOnce {
+		// While they come back, one is enough to see whether that is over.
+		if batch = append(batch, lease); len(batch) == sendAtOnce || l.unsendable {
 			break
 		}
 	}
@@ -448,7 +504,7 @@ func (l *Leases) sendSome(ctx context.Context) bool {
 		errs[i] = l.write(ctx, lease, false, func(there *dhcpserver.Lease) bool { return renews(there, lease) })
 	})
 	var sent, void []dhcpserver.Lease
-	failed := false
+	var failed error
 	for i, err := range errs {
 		switch conflict := (*dhcpserver.ConflictError)(nil); {
 		case err == nil:
@@ -457,13 +513,27 @@ func (l *Leases) sendSome(ctx context.Context) bool {
 			// Somebody else has the address, or the client has renewed with another pod: that counts.
 			void = append(void, batch[i])
 		default:
-			failed = true
-			l.cfg.Log.Warn("a DHCP renewal that was made without the API cannot be written, trying again", "error", err)
+			failed = err
 		}
 	}
 	l.noteSent(sent)
 	l.forgetUnsent(void)
-	return len(batch) > 0 && !failed
+	l.noteSending(failed)
+	return len(batch) > 0 && failed == nil
+}
+
+// noteSending says once that renewals cannot be sent, and why.
+func (l *Leases) noteSending(failed error) {
+	l.mu.Lock()
+	unsent, news := len(l.unsent), failed != nil && !l.unsendable
+	l.unsendable = failed != nil
+	l.mu.Unlock()
+	switch {
+	case isRefused(failed):
+		l.noteRefused(failed)
+	case news:
+		l.cfg.Log.Warn("DHCP renewals that were made without the API cannot be written, trying again", "error", failed, "renewals", unsent)
+	}
 }
 
 func (l *Leases) forgetUnsent(leases []dhcpserver.Lease) {
@@ -471,6 +541,7 @@ func (l *Leases) forgetUnsent(leases []dhcpserver.Lease) {
 	for _, lease := range leases {
 		delete(l.unsent, lease.Address)
 	}
+	l.caughtUp()
 	l.mu.Unlock()
 	l.kept.removeUnsent(leases)
 }

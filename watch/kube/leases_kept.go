@@ -34,8 +34,10 @@ type leaseState struct {
 	// Complete tells that all leases of the API are among those that are kept.
 	Complete bool `json:"complete"`
 	// Away is when the API was last seen; zero: it was there.
-	Away  time.Time   `json:"away,omitzero"`
-	Holds []leaseHold `json:"holds,omitempty"`
+	Away time.Time `json:"away,omitzero"`
+	// Behind is since when the API has not had every renewal.
+	Behind time.Time   `json:"behind,omitzero"`
+	Holds  []leaseHold `json:"holds,omitempty"`
 	// Boot is the run of the host that Zero belongs to: see dhcpserver.WallClock.Zero.
 	Boot string    `json:"boot,omitempty"`
 	Zero time.Time `json:"zero,omitzero"`

@@ -88,6 +88,8 @@ spec: {address: 192.0.2.1, mac: "02:00:00:00:00:01", start: "2026-03-01T12:00:00
 		"a damaged state folder":  testADamagedStateFolder,
 		"through the DHCP server": testThroughTheServer,
 		"the clock is set":        testTheClockIsSet,
+		"renewed all the time":    testRenewedAllTheTime,
+		"the API refuses":         testTheAPIRefuses,
 	} {
 		t.Run(name, func(t *testing.T) {
 			test(t, &lab{ControlPlane: l.ControlPlane, infra: strings.ReplaceAll(strings.ToLower(name), " ", "-")})
