@@ -117,4 +117,7 @@ func BenchmarkExchange(b *testing.B) {
 	if err := errors.Join(<-done, file.Close()); err != nil {
 		b.Fatal(err)
 	}
+	if n := len(server.Leases()); n != b.N {
+		b.Fatalf("%d leases of %d exchanges: something else was measured", n, b.N)
+	}
 }

@@ -32,6 +32,12 @@
 // objects that somebody has to look at (Config.Forget), for a day and ten lease times. A
 // changed pool deletes no lease: renewals of addresses that are no longer in it are refused.
 //
+// Writes are bounded, since every host of the VLAN can ask for one. A client that asks again for what it got less than a tenth of the lease time
+// ago, under the same name and client identifier, is told how long that still lasts, and nothing is written; unless there is any doubt
+// about the lease, as after Hold. One client changes its lease ten times at once and three times a minute after; who wants more keeps the lease and
+// the end that it has, and if it has none its message is dropped ("too many changes" in oooi_dhcp_dropped_total). Clients that nothing is known
+// of get a thousand leases at once, or four times the pool if that is more, and ten a second after ("too many new clients").
+//
 // Where several servers share a store (SharedStore), one after the other, the store has the last word: what it refuses
 // because somebody else was there first (ConflictError) is taken over from it, and the client is left to ask again.
 // Leases that another server may have renewed while it was cut off from the store are held (Server.Hold).

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -114,6 +115,17 @@ func (s streams) check(t *testing.T) {
 	}
 }
 
+// asked checks how long a lease lasts, and gives what it lasts when it is new: a client that asks again at once is told how much of the
+// hour is left.
+func asked(t *testing.T, seconds string) string {
+	t.Helper()
+	if n, err := strconv.Atoi(seconds); err != nil || n <= 3600*9/10 || n > 3600 {
+		t.Errorf("the lease lasts %s seconds", seconds)
+		return seconds
+	}
+	return "3600"
+}
+
 // testDHCP lets the three clients boot. Worker A boots by all three, as the initrd and the real root of one
 // machine may have different clients: its address stays.
 func testDHCP(t *testing.T, l *lab) {
@@ -156,6 +168,7 @@ func testDHCP(t *testing.T, l *lab) {
 			}
 		}
 		seen[host] = lease.Address
+		lease.Seconds = asked(t, lease.Seconds)
 		want := netlab.Lease{
 			Address: lease.Address, Mask: "255.255.255.0", Router: "192.0.2.1", DNS: netlab.DNSServer,
 			Server: "192.0.2.2", Seconds: "3600",
@@ -174,6 +187,7 @@ func testDHCP(t *testing.T, l *lab) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	bound.Seconds, renewed.Seconds = asked(t, bound.Seconds), asked(t, renewed.Seconds)
 	if bound != renewed || bound.Address != seen[string(l.WorkerA)] {
 		t.Errorf("worker A was told %+v, and when it renewed that, %+v", bound, renewed)
 	}
