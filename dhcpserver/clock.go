@@ -46,7 +46,7 @@ func NewWallClock(clock func() time.Time, boottime func() time.Duration) *WallCl
 		clock = time.Now
 	}
 	if boottime == nil {
-		boottime = readBoottime
+		boottime = Boottime
 	}
 	c := &WallClock{clock: clock, boottime: boottime}
 	for ok := false; !ok; {
@@ -74,7 +74,8 @@ func (c *WallClock) Resume(zero time.Time) {
 	c.zero = zero
 }
 
-func readBoottime() time.Duration {
+// Boottime returns the time since this host started, the time that it was suspended included (CLOCK_BOOTTIME).
+func Boottime() time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
 		panic("CLOCK_BOOTTIME: " + err.Error()) // every Linux since 2.6.39 has it

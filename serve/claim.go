@@ -11,20 +11,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/densityops/oooi/dhcpserver/vlan"
+	"github.com/densityops/oooi/holder"
 )
-
-// claim is the server addresses that one Infra wants on its VLAN interface.
-type claim struct {
-	CIDR      netip.Prefix
-	Addresses []netip.Addr
-}
 
 // claimer puts server addresses on a VLAN interface, and lets servers wait for theirs.
 type claimer struct {
 	publisher *publisher
 
 	mu      sync.Mutex
-	wanted  claim
+	wanted  holder.Claim
 	claimed map[netip.Addr]bool
 	changed chan struct{} // closed, and made anew, on every change of the two above
 }
@@ -34,7 +29,7 @@ func newClaimer(p *publisher) *claimer {
 }
 
 // Apply replaces the wanted addresses.
-func (c *claimer) Apply(wanted claim) {
+func (c *claimer) Apply(wanted holder.Claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.wanted.CIDR == wanted.CIDR && slices.Equal(c.wanted.Addresses, wanted.Addresses) {
@@ -74,7 +69,7 @@ func (c *claimer) run(ctx context.Context, interfaceName string, ready func()) e
 	}
 }
 
-func (c *claimer) claimAll(ctx context.Context, wanted claim, interfaceName string) error {
+func (c *claimer) claimAll(ctx context.Context, wanted holder.Claim, interfaceName string) error {
 	for _, address := range wanted.Addresses {
 		if c.has(address) && !vlan.Holds(interfaceName, address) {
 			c.setClaimed(address, false)
@@ -97,7 +92,7 @@ func (c *claimer) claimAll(ctx context.Context, wanted claim, interfaceName stri
 }
 
 // release takes off what was claimed and is not wanted any more: the pool may hand it out.
-func (c *claimer) release(wanted claim, interfaceName string) error {
+func (c *claimer) release(wanted holder.Claim, interfaceName string) error {
 	c.mu.Lock()
 	var gone []netip.Addr
 	for address, claimed := range c.claimed {
@@ -168,8 +163,8 @@ func (p *publisher) applyAddresses(ctx context.Context, c *Children) {
 	})
 }
 
-func claimOf(c *Children) claim {
-	var wanted claim
+func claimOf(c *Children) holder.Claim {
+	var wanted holder.Claim
 	add := func(cidr, address string) {
 		if prefix, err := netip.ParsePrefix(cidr); err == nil {
 			wanted.CIDR = prefix

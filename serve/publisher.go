@@ -41,7 +41,7 @@ type publisher struct {
 
 	dns       component[*dnsserver.Model, *dnsserver.Server]
 	dhcp      component[*dhcpserver.Model, *dhcpserver.Server]
-	addresses component[claim, *claimer]
+	addresses component[holder.Claim, *claimer]
 	// holder takes the place of addresses where several processes serve the VLAN.
 	holder component[holder.Claim, *holder.Holder]
 	// Owned by run.

@@ -76,7 +76,7 @@ func (v *VLANState) message() string {
 // applyHolder wants the server addresses of the children on the VLAN whenever this process is the holder.
 func (p *publisher) applyHolder(ctx context.Context, c *Children) {
 	shared := p.server.cfg.Shared
-	p.holder.apply(ctx, netip.AddrPort{}, holder.Claim(claimOf(c)), func(registry *prometheus.Registry) (*holder.Holder, error) {
+	p.holder.apply(ctx, netip.AddrPort{}, claimOf(c), func(registry *prometheus.Registry) (*holder.Holder, error) {
 		name, err := p.interfaceName()
 		if err != nil {
 			return nil, err

@@ -146,8 +146,17 @@ func identify(stateDir string) string {
 	return v1alpha1.LabelValue(host + "-" + hex.EncodeToString(sum[:4]))
 }
 
-// ownPod is the pod of this process, as owner of what goes with it; nil: it does not run in one that says so.
-func ownPod() *metav1.OwnerReference {
+// ownPod is the pod of this process; zero: it does not run in one that says so.
+func ownPod() types.NamespacedName {
+	pod := types.NamespacedName{Namespace: os.Getenv("POD_NAMESPACE"), Name: os.Getenv("POD_NAME")}
+	if pod.Namespace == "" || pod.Name == "" {
+		return types.NamespacedName{}
+	}
+	return pod
+}
+
+// podOwner is the pod of this process, as owner of what goes with it; nil: it does not run in one that says so.
+func podOwner() *metav1.OwnerReference {
 	name, uid := os.Getenv("POD_NAME"), os.Getenv("POD_UID")
 	if name == "" || uid == "" {
 		return nil
@@ -177,7 +186,7 @@ func (c *cluster) openServers(config *rest.Config, identity string) error {
 		return errors.Join(err, c.server.Close())
 	}
 	if c.reporter, err = kube.NewReporter(kube.ReporterConfig{
-		REST: config, Log: c.log.With("part", "report"), Identity: identity, Pod: ownPod(), Key: key, Clock: time.Now,
+		REST: config, Log: c.log.With("part", "report"), Identity: identity, Pod: podOwner(), Key: key, Clock: time.Now,
 	}); err != nil {
 		return errors.Join(err, c.server.Close())
 	}

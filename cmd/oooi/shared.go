@@ -3,13 +3,11 @@ package main
 import (
 	"context"
 	"crypto/ed25519"
-	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/densityops/oooi/api/v1alpha1"
@@ -43,7 +41,7 @@ func (c *cluster) shareVLAN(config *rest.Config) (*sharedVLAN, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if pod := (types.NamespacedName{Namespace: os.Getenv("POD_NAMESPACE"), Name: os.Getenv("POD_NAME")}); pod.Namespace != "" && pod.Name != "" {
+	if pod := ownPod(); pod.Name != "" {
 		if v.mark, err = kube.NewPodMark(config, c.log.With("part", "pod"), pod); err != nil {
 			return nil, err
 		}

@@ -1,13 +1,11 @@
 package main
 
 import (
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/densityops/oooi/deploy/workload"
@@ -53,11 +51,8 @@ func (f *vlanPodsFlags) check(cmd *cobra.Command, s *settings) (*kube.WorkloadsC
 			return nil, usageError("--image-pull-secrets %q is not the name of a Secret", name)
 		}
 	}
-	pod := types.NamespacedName{Namespace: os.Getenv("POD_NAMESPACE"), Name: os.Getenv("POD_NAME")}
-	inPod := pod.Namespace != "" && pod.Name != ""
-	if !inPod {
-		pod = types.NamespacedName{}
-	}
+	pod := ownPod()
+	inPod := pod.Name != ""
 	// A process that serves a VLAN itself must not have it served by pods, too, unless it is told to.
 	write := f.image != "" || inPod && len(s.serve.Roles) == 0
 	if cmd.Flags().Changed("vlan-pods") {

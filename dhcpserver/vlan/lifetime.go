@@ -10,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/densityops/oooi/dhcpserver"
 )
 
 const (
@@ -37,11 +39,7 @@ func (e *LateError) Error() string {
 // Boottime returns the time since this host started, the time that it was suspended included: a process cannot be stopped in any
 // way that this clock does not count. It is the same clock in all processes of a host.
 func Boottime() time.Duration {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
-		panic("CLOCK_BOOTTIME: " + err.Error()) // every Linux since 2.6.39 has it
-	}
-	return time.Duration(now.Nano())
+	return dhcpserver.Boottime()
 }
 
 // Keep puts an address on the interface as a /32, or starts its Lifetime anew, if that is done before the moment notAfter of

@@ -71,13 +71,3 @@ func Look(name string) (*Link, error) {
 	}
 	return l, nil
 }
-
-// Has tells whether the interface had the address as the /32 of Keep.
-func (l *Link) Has(addr netip.Addr) bool {
-	for _, a := range l.Addresses {
-		if a.Addr() == addr && a.Bits() == 32 {
-			return true
-		}
-	}
-	return false
-}

@@ -1,14 +1,12 @@
 package cluster
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/densityops/oooi/e2e/controlplane"
-	"github.com/densityops/oooi/e2e/stack"
 )
 
 // restPeriod is for how long oooi must write nothing: longer than every period that it has, but for Leases.
@@ -17,7 +15,7 @@ const restPeriod = 20 * time.Second
 // testRest counts what oooi writes while nothing changes that it reads: nothing, Leases aside.
 func testRest(t *testing.T, p *page) {
 	p.quiet(t, 2*time.Second)
-	mark, start := p.mark(t), time.Now()
+	mark := p.mark(t)
 	// Neighbours write all the time.
 	for i := range 20 {
 		for _, letter := range []string{"a", "b"} {
@@ -28,19 +26,7 @@ func testRest(t *testing.T, p *page) {
 			p.patch(t, refers("v1", "Service", "clusters-example-hcp-"+letter+"/kube-apiserver"), fmt.Sprintf(`{"metadata":{"annotations":{"beat":"%d"}}}`, i))
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*restPeriod)
-	defer cancel()
-	if err := stack.Until(ctx, "the end of the period of rest", func(context.Context) error {
-		if writes := p.writes(t, mark); len(writes) > 0 {
-			return stack.Final(fmt.Errorf("%d writes while nothing changed: %v", len(writes), writes))
-		}
-		if since := time.Since(start); since < restPeriod {
-			return fmt.Errorf("%s have passed", since)
-		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	p.atRest(t, mark)
 	within(t, "everything as before", p.untouched("a"), p.untouched("b"), p.wholly())
 }
 

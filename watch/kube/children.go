@@ -47,15 +47,21 @@ type Children struct {
 
 // Owner lets objects go with the Infra; nil: there is no child that names it.
 func (c *Children) Owner() *metav1.OwnerReference {
-	var controller *metav1.OwnerReference
 	switch {
 	case c.Proxy != nil:
-		controller = metav1.GetControllerOf(c.Proxy)
+		return ownerOf(c.Proxy)
 	case c.DNS != nil:
-		controller = metav1.GetControllerOf(c.DNS)
+		return ownerOf(c.DNS)
 	case c.DHCP != nil:
-		controller = metav1.GetControllerOf(c.DHCP)
+		return ownerOf(c.DHCP)
 	}
+	return nil
+}
+
+// ownerOf is the Infra that controls a child, as the owner of something else; nil: none does. It is no controller, and nothing waits
+// for that object: the account that writes it has no rights on the Infra.
+func ownerOf(child metav1.Object) *metav1.OwnerReference {
+	controller := metav1.GetControllerOf(child)
 	if controller == nil {
 		return nil
 	}

@@ -492,16 +492,10 @@ func (l *Leases) object(lease *dhcpserver.Lease) (*v1alpha1.DHCPLease, error) {
 
 // owner is the Infra, known by the child that it controls; nil: not known.
 func (l *Leases) owner() *metav1.OwnerReference {
-	child := l.cfg.Child()
-	if child == nil {
-		return nil
+	if child := l.cfg.Child(); child != nil {
+		return ownerOf(child)
 	}
-	controller := metav1.GetControllerOf(child)
-	if controller == nil {
-		return nil
-	}
-	// No controller, and nothing that waits for the lease: the account that writes it has no rights on the Infra.
-	return &metav1.OwnerReference{APIVersion: controller.APIVersion, Kind: controller.Kind, Name: controller.Name, UID: controller.UID}
+	return nil
 }
 
 // lookAgain finds out what the API has instead of what was expected. It is a conflict if that is somebody else's. What the
