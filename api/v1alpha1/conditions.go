@@ -15,6 +15,12 @@ const (
 	ConditionPublishedHere = "PublishedHere"
 	// ConditionAppsRangeAccepted (attachment) is False when its apps range conflicts; names and routes stay.
 	ConditionAppsRangeAccepted = "AppsRangeAccepted"
+	// ConditionAppsIngressReady (attachment) repeats appsIngressStatus: True when the VIP is there and published, or False with the
+	// reason of the phase. Ready depends on it when the phase is Degraded, not while it is Pending: workers join before
+	// there can be a VIP.
+	ConditionAppsIngressReady = "AppsIngressReady"
+	// ConditionExternalServiceReady (attachment) is True when the public Service has an address.
+	ConditionExternalServiceReady = "ExternalServiceReady"
 	// ConditionAttachmentsAccepted (Infra) is False when attachments are left out because they conflict.
 	ConditionAttachmentsAccepted = "AttachmentsAccepted"
 	// ConditionSourcesUnique (Infra) is False when Machines of two attachments show one address.
@@ -102,6 +108,48 @@ const (
 	ReasonHostedClusterNotFound         = "HostedClusterNotFound"
 	ReasonPublishedElsewhere            = "PublishedElsewhere"
 	ReasonUnsupportedPublishing         = "UnsupportedPublishing"
+)
+
+// Phases of appsIngressStatus.
+const (
+	PhasePending  = "Pending"
+	PhaseReady    = "Ready"
+	PhaseDegraded = "Degraded"
+)
+
+// Reasons of appsIngressStatus and of ConditionAppsIngressReady.
+const (
+	// ReasonWaitingForHostedClusterNodes (Pending): the HostedCluster has no kubeconfig yet, or no node of it is Ready.
+	ReasonWaitingForHostedClusterNodes = "WaitingForHostedClusterNodes"
+	// ReasonWaitingForMetalLBCRDs (Pending): the hosted cluster does not serve MetalLB's kinds yet.
+	ReasonWaitingForMetalLBCRDs = "WaitingForMetalLBCRDs"
+	// ReasonWaitingForExternalIP (Pending): MetalLB has not given an address yet.
+	ReasonWaitingForExternalIP = "WaitingForExternalIP"
+	// ReasonReconciliationSucceeded (Ready): the VIP is there.
+	ReasonReconciliationSucceeded = "ReconciliationSucceeded"
+	// ReasonHostedClusterAccessFailed (Degraded): the hosted cluster's API cannot be reached or refuses the kubeconfig. The VIP
+	// that was known last is served on.
+	ReasonHostedClusterAccessFailed = "HostedClusterAccessFailed"
+	// ReasonMetalLBInstallFailed (Degraded): MetalLB, its pool or its advertisement cannot be written.
+	ReasonMetalLBInstallFailed = "MetalLBInstallFailed"
+	// ReasonIngressServiceFailed (Degraded): the Service in the hosted cluster cannot be written.
+	ReasonIngressServiceFailed = "IngressServiceFailed"
+	// ReasonExternalIPDiscoveryFailed (Degraded): the address that the Service has cannot be published.
+	ReasonExternalIPDiscoveryFailed = "ExternalIPDiscoveryFailed"
+	// ReasonRemoving: what was made in the hosted cluster is being taken away.
+	ReasonRemoving = "Removing"
+)
+
+// Reasons of ConditionExternalServiceReady. ReasonWaitingForExternalIP is another one, ReasonNotOurs too.
+const (
+	// ReasonPublished: the public Service has an address.
+	ReasonPublished = "Published"
+	// ReasonNoPortLeft: every port that a listener of its own could have is taken.
+	ReasonNoPortLeft = "NoPortLeft"
+	// ReasonProxyDisabled: there is no proxy that a public Service could lead to.
+	ReasonProxyDisabled = "ProxyDisabled"
+	// ReasonDeleting: the attachment is being deleted, and has no names and no routes any more.
+	ReasonDeleting = "Deleting"
 )
 
 // Reasons of ConditionVLANPodsReady.

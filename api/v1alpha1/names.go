@@ -31,6 +31,9 @@ func DNSServiceName(infra string) string { return infra + "-dns" }
 // BootstrapName is the name of the ConfigMap with the bootstrap of an Infra's Envoys.
 func BootstrapName(infra string) string { return infra + "-envoy" }
 
+// ExternalServiceName is the name of the public LoadBalancer Service of an attachment, and the end of all such names.
+func ExternalServiceName(attachment string) string { return attachment + ExternalServiceSuffix }
+
 // DHCPLeaseName is the name of the DHCPLease of one address: one name an address, so that the API server itself forbids a
 // second grant of it.
 func DHCPLeaseName(infra, address string) string {
@@ -47,9 +50,25 @@ const (
 	LabelHolder = "hostedcluster.densityops.com/holder"
 	// VLANInterface is the name of the VLAN interface in a VLAN pod.
 	VLANInterface = "vlan0"
+	// LabelAttachment is on everything that was made for one attachment; its value is LabelValue of the attachment's name.
+	LabelAttachment = "hostedcluster.densityops.com/attachment"
+	// LabelAttachmentNamespace is beside LabelAttachment on objects of a hosted cluster; its value is the attachment's
+	// namespace in the management cluster.
+	LabelAttachmentNamespace = "hostedcluster.densityops.com/attachment-namespace"
+	// FinalizerAppsIngress is on an attachment while something may be in its hosted cluster that was made for it.
+	FinalizerAppsIngress = "hostedcluster.densityops.com/apps-ingress"
+	// ExternalServiceSuffix is the end of the name of each public Service.
+	ExternalServiceSuffix = "-proxy-external"
 	// VLANAccount is the name of the ServiceAccount of VLAN pods, of its RoleBinding and of the ClusterRole that it is
 	// bound to.
 	VLANAccount = "oooi-vlan"
+)
+
+// Envoy's own listener of an attachment with a public Service has a port between these two, on the pod. Nothing else in a VLAN pod
+// listens there, and Linux gives none of them to outgoing connections.
+const (
+	ExternalPortFirst = 20000
+	ExternalPortLast  = 29999
 )
 
 // BackendName is the name of one backend of an attachment: <attachment>-<role>. A longer name than 63
