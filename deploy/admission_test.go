@@ -206,7 +206,7 @@ func (c *cluster) writeWorkload(hub *cluster, object *unstructured.Unstructured)
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &infra); err != nil {
 		c.t.Fatal(err)
 	}
-	objects, err := workload.Build(&infra, []string{"clusters-a"}, workload.Settings{Image: "oooi:1", EnvoyImage: "envoy:1", PullSecrets: []string{"registry"}})
+	objects, err := workload.Build(&infra, workload.Attachments{ControlPlanes: []string{"clusters-a"}}, workload.Settings{Image: "oooi:1", EnvoyImage: "envoy:1", PullSecrets: []string{"registry"}})
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -67,6 +67,15 @@ type Settings struct {
 	PullSecrets []string
 }
 
+// Attachments is what the objects of an Infra take from its attachments. None of it is in the pods: attachments that come and
+// go must not start them anew.
+type Attachments struct {
+	// ControlPlanes are the namespaces of the control planes, in any order.
+	ControlPlanes []string
+	// External are the attachments that have public names, in any order.
+	External []External
+}
+
 // FieldOwner is the field owner under which an object of an Infra is applied. The ServiceAccount and the RoleBinding are
 // shared by all Infras of a namespace, each of which adds its owner reference: applied under one name for all, each would
 // take away the others' reference.
@@ -78,10 +87,9 @@ func FieldOwner(infra *v1alpha1.Infra, object Object) string {
 }
 
 // Build gives all objects of one Infra, in the order in which they are to be written, their kinds filled in; none when the
-// Infra is being deleted or all its components are disabled. controlPlanes are the namespaces of its attachments' control
-// planes, in any order. The Infra is read as the API server has it: with a UID, its defaults filled in or not. An error
-// says what is wrong with the Infra or missing in the settings.
-func Build(infra *v1alpha1.Infra, controlPlanes []string, s Settings) ([]Object, error) {
+// Infra is being deleted or all its components are disabled. The Infra is read as the API server has it: with a UID, its
+// defaults filled in or not. An error says what is wrong with the Infra or missing in the settings.
+func Build(infra *v1alpha1.Infra, attachments Attachments, s Settings) ([]Object, error) {
 	c := &infra.Spec.InfraComponents
 	hasDHCP, hasDNS, hasProxy := v1alpha1.On(c.DHCP.Enabled), v1alpha1.On(c.DNS.Enabled), v1alpha1.On(c.Proxy.Enabled)
 	if infra.DeletionTimestamp != nil || !hasDHCP && !hasDNS && !hasProxy {
@@ -104,7 +112,7 @@ func Build(infra *v1alpha1.Infra, controlPlanes []string, s Settings) ([]Object,
 			return nil, fmt.Errorf("Infra %s/%s: %w", infra.Namespace, infra.Name, err)
 		}
 		objects = append(objects, b.bootstrap(bootstrap))
-		for _, namespace := range slices.Compact(slices.Sorted(slices.Values(controlPlanes))) {
+		for _, namespace := range slices.Compact(slices.Sorted(slices.Values(attachments.ControlPlanes))) {
 			objects = append(objects, b.ways(namespace)...)
 		}
 	}
@@ -114,6 +122,7 @@ func Build(infra *v1alpha1.Infra, controlPlanes []string, s Settings) ([]Object,
 	}
 	if hasProxy {
 		objects = append(objects, b.proxyService())
+		objects = append(objects, b.external(attachments.External)...)
 	}
 	deployment, err := b.deployment(bootstrap)
 	if err != nil {

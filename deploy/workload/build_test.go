@@ -28,9 +28,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // given is what a testdata/NAME.in.yaml holds.
 type given struct {
-	Infra         v1alpha1.Infra `json:"infra"`
-	ControlPlanes []string       `json:"controlPlanes"`
-	Settings      Settings       `json:"settings"`
+	Infra       v1alpha1.Infra `json:"infra"`
+	Attachments Attachments    `json:"attachments"`
+	Settings    Settings       `json:"settings"`
 }
 
 func read(t *testing.T, path string) given {
@@ -54,7 +54,7 @@ func TestGolden(t *testing.T) {
 	}
 	for _, in := range inputs {
 		g := read(t, in)
-		objects, err := Build(&g.Infra, g.ControlPlanes, g.Settings)
+		objects, err := Build(&g.Infra, g.Attachments, g.Settings)
 		if err != nil {
 			t.Errorf("%s: %v", in, err)
 			continue
@@ -105,7 +105,7 @@ func render(t *testing.T, objects []Object) []byte {
 
 func deploymentOf(t *testing.T, g given) *appsv1.Deployment {
 	t.Helper()
-	objects, err := Build(&g.Infra, g.ControlPlanes, g.Settings)
+	objects, err := Build(&g.Infra, g.Attachments, g.Settings)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func deploymentOf(t *testing.T, g given) *appsv1.Deployment {
 func TestAttachmentsStartNoPodAnew(t *testing.T) {
 	g := read(t, "testdata/page.in.yaml")
 	before := deploymentOf(t, g)
-	g.ControlPlanes = append(g.ControlPlanes, "clusters-example-hcp-c")
+	g.Attachments.ControlPlanes = append(g.Attachments.ControlPlanes, "clusters-example-hcp-c")
 	if diff := cmp.Diff(before, deploymentOf(t, g)); diff != "" {
 		t.Errorf("one attachment more changes the Deployment:\n%s", diff)
 	}
@@ -192,7 +192,7 @@ func TestErrors(t *testing.T) {
 	} {
 		g := read(t, "testdata/page.in.yaml")
 		change(&g)
-		if objects, err := Build(&g.Infra, g.ControlPlanes, g.Settings); err == nil || err.Error() != want {
+		if objects, err := Build(&g.Infra, g.Attachments, g.Settings); err == nil || err.Error() != want {
 			t.Errorf("got  %v and %d objects\nwant %s", err, len(objects), want)
 		}
 	}
@@ -201,7 +201,7 @@ func TestErrors(t *testing.T) {
 func TestDeletedInfraWantsNothing(t *testing.T) {
 	g := read(t, "testdata/page.in.yaml")
 	g.Infra.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
-	if objects, err := Build(&g.Infra, g.ControlPlanes, g.Settings); err != nil || len(objects) > 0 {
+	if objects, err := Build(&g.Infra, g.Attachments, g.Settings); err != nil || len(objects) > 0 {
 		t.Errorf("%d objects, %v", len(objects), err)
 	}
 }
@@ -209,7 +209,7 @@ func TestDeletedInfraWantsNothing(t *testing.T) {
 // TestOwners: what two Infras of a namespace share is applied under a name for each, all else under one.
 func TestOwners(t *testing.T) {
 	g := read(t, "testdata/page.in.yaml")
-	objects, err := Build(&g.Infra, g.ControlPlanes, g.Settings)
+	objects, err := Build(&g.Infra, g.Attachments, g.Settings)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -63,6 +63,10 @@ func (b *builder) walls(hasDNS, hasProxy bool) Object {
 		for _, p := range proxyPorts {
 			ports = append(ports, policyPorts(corev1.ProtocolTCP, p.port)...)
 		}
+		// Whatever attachments there are: a policy that changes with them could be late for one.
+		external, last := policyPorts(corev1.ProtocolTCP, v1alpha1.ExternalPortFirst), int32(v1alpha1.ExternalPortLast)
+		external[0].EndPort = &last
+		ports = append(ports, external...)
 	}
 	return &networkingv1.NetworkPolicy{
 		TypeMeta:   networkPolicy(),
@@ -104,7 +108,7 @@ func (b *builder) dnsService() Object {
 }
 
 // service leads to the holder: the one pod that reaches the VLAN.
-func (b *builder) service(name string, ports []corev1.ServicePort) Object {
+func (b *builder) service(name string, ports []corev1.ServicePort) *corev1.Service {
 	selector := b.selector()
 	selector[v1alpha1.LabelHolder] = "true"
 	return &corev1.Service{

@@ -401,7 +401,7 @@ func (w *workloads) want(infra *plan.Infra, before *wantedInfra) *wantedInfra {
 }
 
 func (w *workloads) build(want *wantedInfra) error {
-	objects, err := workload.Build(want.infra, want.controlPlanes, *want.settings)
+	objects, err := workload.Build(want.infra, workload.Attachments{ControlPlanes: want.controlPlanes}, *want.settings)
 	if err != nil {
 		return err
 	}

@@ -96,7 +96,7 @@ func (f *fleet) plan() {
 			infra: want.infra, byKey: map[workloadKey]*wantedObject{},
 			settings: &workload.Settings{Image: fmt.Sprintf("oooi:%d", f.release), EnvoyImage: "envoy:1"},
 		}
-		objects, err := workload.Build(now.infra, nil, *now.settings)
+		objects, err := workload.Build(now.infra, workload.Attachments{}, *now.settings)
 		if err != nil {
 			f.t.Fatal(err)
 		}

@@ -1,0 +1,84 @@
+package workload
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/densityops/oooi/api/v1alpha1"
+)
+
+const (
+	// poolAnnotation asks MetalLB for an address of one pool. It is the older spelling, which all releases read.
+	poolAnnotation = "metallb.universe.tf/address-pool"
+	// newerPoolAnnotation says the same to newer releases.
+	newerPoolAnnotation = "metallb.io/address-pool"
+	// httpsPort is the one that is public.
+	httpsPort = 443
+	// ownKeys is what all keys begin with that are oooi's own.
+	ownKeys = "hostedcluster.densityops.com/"
+)
+
+// External is one attachment with public names.
+type External struct {
+	// Attachment is its name.
+	Attachment string
+	// Port is that of its own listener of Envoy. Outside of v1alpha1.ExternalPortFirst to ExternalPortLast it has none, and there is
+	// no Service: any other port would open what all attachments share.
+	Port int32
+	// AddressPool is the MetalLB pool that the address comes from. Empty: MetalLB, or whoever gives addresses, chooses.
+	AddressPool string
+	// Labels and Annotations that the user wants on the Service. Those that oooi sets itself, and all keys under
+	// hostedcluster.densityops.com, are not his to set.
+	Labels, Annotations map[string]string
+}
+
+// external gives a public Service for each attachment that has a listener of its own, in the order of their names.
+func (b *builder) external(all []External) []Object {
+	var services []Object
+	for _, e := range slices.SortedFunc(slices.Values(all), func(a, b External) int { return cmp.Compare(a.Attachment, b.Attachment) }) {
+		if e.Port >= v1alpha1.ExternalPortFirst && e.Port <= v1alpha1.ExternalPortLast {
+			services = append(services, b.externalService(e))
+		}
+	}
+	return services
+}
+
+// externalService leads from a public address to the one listener of Envoy that knows the public names of one attachment and
+// nothing else. Node ports and the status are not ours to say.
+func (b *builder) externalService(e External) Object {
+	port := servicePort("https", corev1.ProtocolTCP, httpsPort)
+	port.TargetPort = intstr.FromInt32(e.Port)
+	service := b.service(v1alpha1.ExternalServiceName(e.Attachment), []corev1.ServicePort{port})
+	service.Spec.Type = corev1.ServiceTypeLoadBalancer
+
+	labels := theirs(e.Labels)
+	maps.Copy(labels, service.Labels)
+	labels[v1alpha1.LabelAttachment] = v1alpha1.LabelValue(e.Attachment)
+	service.Labels = labels
+
+	annotations := theirs(e.Annotations)
+	if e.AddressPool != "" {
+		delete(annotations, newerPoolAnnotation)
+		annotations[poolAnnotation] = e.AddressPool
+	}
+	if len(annotations) > 0 {
+		service.Annotations = annotations
+	}
+	return service
+}
+
+// theirs are the labels or annotations that a user may set.
+func theirs(wanted map[string]string) map[string]string {
+	kept := map[string]string{}
+	for key, value := range wanted {
+		if !strings.HasPrefix(key, ownKeys) {
+			kept[key] = value
+		}
+	}
+	return kept
+}
