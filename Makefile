@@ -72,12 +72,12 @@ lint: ## go vet, golangci-lint (gofumpt and the import rules included) and govul
 	@e2e/tools/vulnerabilities
 
 .PHONY: test
-test: build image ## every test, with the race detector: real Envoy, kube-apiserver, dig, openssl and DHCP clients included
+test: build image ## every test, with the race detector: real Envoy, kube-apiserver, MetalLB, ExternalDNS, dig, openssl and DHCP clients included
 	@e2e/tools/debian-packages
 	@ENVOY=$$(e2e/tools/envoy); GRPCURL=$(call tool,grpcurl); KUSTOMIZE=$(call tool,kustomize); \
-	KUBEBUILDER_ASSETS=$$(e2e/tools/kubebuilder-assets); \
+	KUBEBUILDER_ASSETS=$$(e2e/tools/kubebuilder-assets); METALLB=$$(e2e/tools/metallb-parts); EXTERNAL_DNS=$(call tool,external-dns); \
 	OOOI_IMAGE=$(CURDIR)/bin/oooi-image.tar; \
-	export ENVOY GRPCURL KUSTOMIZE KUBEBUILDER_ASSETS OOOI_IMAGE; \
+	export ENVOY GRPCURL KUSTOMIZE KUBEBUILDER_ASSETS METALLB EXTERNAL_DNS OOOI_IMAGE; \
 	go test -race -timeout 20m ./...
 
 .PHONY: bench-watch
@@ -98,9 +98,10 @@ ci: build generate-check lint test ## what CI runs: build, generate-check, lint,
 
 .PHONY: tools
 tools: ## build or install every tool now
-	@for name in controller-gen golangci-lint govulncheck grpcurl kustomize; do e2e/tools/build $$name; done
+	@for name in controller-gen golangci-lint govulncheck grpcurl kustomize external-dns; do e2e/tools/build $$name; done
 	@e2e/tools/envoy
 	@e2e/tools/kubebuilder-assets
+	@e2e/tools/metallb-parts
 	@e2e/tools/debian-packages
 
 .PHONY: clean

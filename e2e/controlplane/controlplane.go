@@ -44,6 +44,10 @@ var nodeControllers = []string{
 type Options struct {
 	// Address is where kube-apiserver is. 127.0.0.1 unless said: nobody in another network namespace can reach that.
 	Address string
+	// Port of kube-apiserver at Address. A free one unless said.
+	Port uint16
+	// Names are DNS names that kube-apiserver's certificate has besides.
+	Names []string
 	// Nodes: Pods are run, by somebody. Then there are kube-scheduler and kube-proxy, for the test to start; Pods get
 	// ServiceAccounts and their tokens; and the Service "kubernetes" leads to kube-apiserver.
 	Nodes bool
@@ -53,6 +57,10 @@ type Options struct {
 	PodCIDR string
 	// Node is the node that kube-proxy is for.
 	Node string
+	// ProxyHost is where kube-proxy runs: on the machine of Node, when that has a network of its own.
+	ProxyHost stack.Host
+	// Controllers of kube-controller-manager: all that make sense unless some are named.
+	Controllers []string
 	// Flags are added to kube-apiserver's.
 	Flags []string
 }
@@ -68,7 +76,8 @@ type ControlPlane struct {
 	ControllerManager *Part
 	// Scheduler is kube-scheduler, for the test to start where there are nodes.
 	Scheduler *Part
-	// Proxy is kube-proxy, for the test to start where there are nodes. It writes nftables rules where this process is.
+	// Proxy is kube-proxy, for the test to start where there are nodes. It writes nftables rules where this process is,
+	// unless Options say on which host.
 	Proxy *Part
 	// Dynamic is the admin's client, without a rate limit.
 	Dynamic dynamic.Interface
@@ -104,10 +113,14 @@ func StartWith(ctx context.Context, folder string, o Options) (*ControlPlane, er
 	if err != nil {
 		return nil, err
 	}
+	if o.Port != 0 {
+		ports[2] = strconv.Itoa(int(o.Port))
+	}
 	c := &ControlPlane{folder: folder, url: "https://" + net.JoinHostPort(o.Address, ports[2])}
 	if c.authority, err = newAuthority(folder); err != nil {
 		return nil, err
 	}
+	c.authority.names = append([]string{"localhost", "kubernetes.default.svc"}, o.Names...)
 	if c.authority.addresses, err = servingAddresses(o); err != nil {
 		return nil, err
 	}
@@ -155,6 +168,9 @@ func StartWith(ctx context.Context, folder string, o Options) (*ControlPlane, er
 	if o.Nodes {
 		run = slices.Concat(controllers, nodeControllers)
 	}
+	if len(o.Controllers) > 0 {
+		run = o.Controllers
+	}
 	c.ControllerManager = c.part("kube-controller-manager", assets, "https://127.0.0.1:"+ports[3]+"/healthz", []string{
 		"--kubeconfig=" + manager, "--bind-address=127.0.0.1", "--secure-port=" + ports[3],
 		"--tls-cert-file=" + serving.certFile, "--tls-private-key-file=" + serving.keyFile,
@@ -182,6 +198,7 @@ func StartWith(ctx context.Context, folder string, o Options) (*ControlPlane, er
 		"--conntrack-max-per-core=0", "--conntrack-min=0", "--conntrack-tcp-timeout-established=0s", "--conntrack-tcp-timeout-close-wait=0s",
 		"--iptables-min-sync-period=0s",
 	})
+	c.Proxy.host = o.ProxyHost
 
 	for _, part := range []*Part{c.Etcd, c.APIServer} {
 		if err := part.Start(ctx); err != nil {
@@ -245,30 +262,34 @@ func (c *ControlPlane) newClients() error {
 
 // part is a program that is ready when it answers a GET of the URL with 200.
 func (c *ControlPlane) part(name, assets, url string, flags []string) *Part {
-	return &Part{
-		name:   name,
-		folder: c.folder,
-		argv:   append([]string{filepath.Join(assets, name)}, flags...),
-		ready: func(ctx context.Context) error {
-			request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-			if err != nil {
-				return err
-			}
-			response, err := c.client.Do(request)
-			if err != nil {
-				return err
-			}
-			defer func() { _ = response.Body.Close() }() // only read
-			body, err := io.ReadAll(response.Body)
-			if err != nil {
-				return err
-			}
-			if response.StatusCode != http.StatusOK {
-				return fmt.Errorf("%s answers %s: %s", url, response.Status, body)
-			}
-			return nil
-		},
+	p := &Part{name: name, folder: c.folder, argv: append([]string{filepath.Join(assets, name)}, flags...)}
+	p.ready = func(ctx context.Context) error {
+		client := c.client
+		if p.host != "" {
+			// One connection a question: it was made on another host.
+			client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+				return p.host.Dial(ctx, netip.Addr{}, address)
+			}}}
+		}
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = response.Body.Close() }() // only read
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			return err
+		}
+		if response.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s answers %s: %s", url, response.Status, body)
+		}
+		return nil
 	}
+	return p
 }
 
 // servingAddresses are those that kube-apiserver is reached at: its own, and the ClusterIP of the Service "kubernetes".

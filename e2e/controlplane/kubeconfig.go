@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -63,6 +64,53 @@ func (c *ControlPlane) token(ctx context.Context, namespace, name string) (strin
 	return token, nil
 }
 
+// Credentials are what a kubeconfig proves its user with.
+type Credentials int
+
+// Credentials of a kubeconfig.
+const (
+	// ClientCertificate is one that lasts for a day.
+	ClientCertificate Credentials = iota
+	// ExpiredCertificate is a client certificate whose time is over: the API server answers 401.
+	ExpiredCertificate
+	// BearerToken is the token of a ServiceAccount, good for an hour.
+	BearerToken
+	// UnknownToken is a token that nobody issued: the API server answers 401.
+	UnknownToken
+)
+
+// KubeconfigFor is the text of a kubeconfig whose server is the URL, which may lead anywhere: the admin's, or with BearerToken
+// that of the ServiceAccount, given as namespace and name.
+func (c *ControlPlane) KubeconfigFor(ctx context.Context, server string, credentials Credentials, account ...string) ([]byte, error) {
+	user := &clientcmdapi.AuthInfo{}
+	switch credentials {
+	case ClientCertificate, ExpiredCertificate:
+		end := time.Now().Add(24 * time.Hour)
+		if credentials == ExpiredCertificate {
+			end = time.Now().Add(-time.Minute)
+		}
+		client, err := c.authority.sign(end, AdminUser, "system:masters")
+		if err != nil {
+			return nil, err
+		}
+		user.ClientCertificateData, user.ClientKeyData = client.cert, client.key
+	case BearerToken:
+		if len(account) != 2 {
+			return nil, errors.New("a token is one of a ServiceAccount, given as namespace and name")
+		}
+		token, err := c.token(ctx, account[0], account[1])
+		if err != nil {
+			return nil, err
+		}
+		user.Token = token
+	case UnknownToken:
+		user.Token = "nobody-issued-this"
+	default:
+		return nil, fmt.Errorf("no credentials %d", credentials)
+	}
+	return clientcmd.Write(*c.kubeconfig(server, AdminUser, "", user))
+}
+
 // kubeconfigOf writes a kubeconfig file of a user with a certificate.
 func (c *ControlPlane) kubeconfigOf(user string, groups ...string) (string, error) {
 	client, err := c.authority.issue(user, groups...)
@@ -73,14 +121,19 @@ func (c *ControlPlane) kubeconfigOf(user string, groups ...string) (string, erro
 }
 
 func (c *ControlPlane) writeKubeconfig(name, namespace string, user *clientcmdapi.AuthInfo) (string, error) {
-	config := clientcmdapi.NewConfig()
-	config.Clusters["test"] = &clientcmdapi.Cluster{Server: c.url, CertificateAuthorityData: c.authority.pem}
-	config.AuthInfos[name] = user
-	config.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: name, Namespace: namespace}
-	config.CurrentContext = "test"
+	config := c.kubeconfig(c.url, name, namespace, user)
 	path := filepath.Join(c.folder, name+".kubeconfig")
 	if err := clientcmd.WriteToFile(*config, path); err != nil {
 		return "", fmt.Errorf("kubeconfig of %s: %w", name, err)
 	}
 	return path, nil
+}
+
+func (c *ControlPlane) kubeconfig(server, name, namespace string, user *clientcmdapi.AuthInfo) *clientcmdapi.Config {
+	config := clientcmdapi.NewConfig()
+	config.Clusters["test"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: c.authority.pem}
+	config.AuthInfos[name] = user
+	config.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: name, Namespace: namespace}
+	config.CurrentContext = "test"
+	return config
 }

@@ -16,6 +16,7 @@ const startTime = 2 * time.Minute
 // Part is one process of the control plane. Started again after Kill or Stop it has the same port and the same data.
 type Part struct {
 	name    string
+	host    stack.Host
 	folder  string
 	argv    []string
 	ready   func(context.Context) error
@@ -27,7 +28,7 @@ func (p *Part) Start(ctx context.Context) error {
 	if p.Running() {
 		return fmt.Errorf("%s runs already", p.name)
 	}
-	process, err := stack.Host("").Start(p.folder, p.name, p.argv...)
+	process, err := p.host.Start(p.folder, p.name, p.argv...)
 	if err != nil {
 		return err
 	}

@@ -22,8 +22,9 @@ type authority struct {
 	key    *ecdsa.PrivateKey
 	// pem is its certificate.
 	pem []byte
-	// addresses are those of servers.
+	// addresses and names are those of servers.
 	addresses []net.IP
+	names     []string
 }
 
 // pair is a certificate and its key, in PEM, and the files that hold them.
@@ -62,8 +63,22 @@ func newAuthority(folder string) (*authority, error) {
 // file holds the certificate of the authority.
 func (a *authority) file() string { return filepath.Join(a.folder, "ca.crt") }
 
-// issue makes a certificate for the addresses of servers: a server's, and a client's of that user and those groups.
+// issue makes a certificate for the addresses of servers: a server's, and a client's of that user and those groups. It
+// lasts for a day, and is in files.
 func (a *authority) issue(user string, groups ...string) (pair, error) {
+	p, err := a.sign(time.Now().Add(24*time.Hour), user, groups...)
+	if err != nil {
+		return pair{}, err
+	}
+	p.certFile, p.keyFile = filepath.Join(a.folder, user+".crt"), filepath.Join(a.folder, user+".key")
+	if err := os.WriteFile(p.certFile, p.cert, 0o600); err != nil {
+		return pair{}, err
+	}
+	return p, os.WriteFile(p.keyFile, p.key, 0o600)
+}
+
+// sign makes such a certificate that ends at a time, which may be over. It is in no file.
+func (a *authority) sign(end time.Time, user string, groups ...string) (pair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return pair{}, err
@@ -75,11 +90,11 @@ func (a *authority) issue(user string, groups ...string) (pair, error) {
 	template := &x509.Certificate{
 		SerialNumber: serial,
 		Subject:      pkix.Name{CommonName: user, Organization: groups},
-		NotBefore:    time.Now().Add(-time.Hour),
-		NotAfter:     time.Now().Add(24 * time.Hour),
+		NotBefore:    end.Add(-25 * time.Hour),
+		NotAfter:     end,
 		KeyUsage:     x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		DNSNames:     []string{"localhost", "kubernetes.default.svc"},
+		DNSNames:     a.names,
 		IPAddresses:  a.addresses,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
@@ -90,14 +105,8 @@ func (a *authority) issue(user string, groups ...string) (pair, error) {
 	if err != nil {
 		return pair{}, err
 	}
-	p := pair{
-		cert:     pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		key:      pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}),
-		certFile: filepath.Join(a.folder, user+".crt"),
-		keyFile:  filepath.Join(a.folder, user+".key"),
-	}
-	if err := os.WriteFile(p.certFile, p.cert, 0o600); err != nil {
-		return pair{}, err
-	}
-	return p, os.WriteFile(p.keyFile, p.key, 0o600)
+	return pair{
+		cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		key:  pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}),
+	}, nil
 }

@@ -110,6 +110,30 @@ func (n *Network) Worker(name, bridge, mac string) (stack.Host, error) {
 	return host, err
 }
 
+// Uplink gives a host an interface eth0 on the pod network besides, as a virtual machine's first interface is, and returns its
+// address. It makes sense once for each host.
+func (n *Network) Uplink(host stack.Host) (netip.Addr, error) {
+	address := n.podAddress()
+	return address, onPodNetwork(host, n.port(), address)
+}
+
+// onPodNetwork makes a host's eth0, with the nodes' end of that name.
+func onPodNetwork(host stack.Host, link string, address netip.Addr) error {
+	if err := batch(
+		fmt.Sprintf("link add %s type veth peer name eth0 netns %s", link, host),
+		fmt.Sprintf("link set %s up", link),
+		fmt.Sprintf("route add %s/32 dev %s src %s", address, link, NodeAddress),
+	); err != nil {
+		return err
+	}
+	return batchOn(host,
+		fmt.Sprintf("addr add %s/32 dev eth0", address),
+		"link set eth0 up",
+		fmt.Sprintf("route add %s dev eth0 scope link", gateway),
+		fmt.Sprintf("route add default via %s dev eth0 src %s", gateway, address),
+	)
+}
+
 // plug makes an interface in a namespace that is on a VLAN, and returns the port of the bridge that it is plugged into. With
 // no hardware address it gets a random one.
 func (n *Network) plug(host stack.Host, name, bridge, mac string) (port string, err error) {

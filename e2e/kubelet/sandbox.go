@@ -55,19 +55,7 @@ func (n *Network) newSandbox(p *corev1.Pod, attachments []attachment, late bool)
 }
 
 func (s *sandbox) build(p *corev1.Pod, late bool) error {
-	if err := batch(
-		fmt.Sprintf("link add %s type veth peer name eth0 netns %s", s.link, s.host),
-		fmt.Sprintf("link set %s up", s.link),
-		fmt.Sprintf("route add %s/32 dev %s src %s", s.address, s.link, NodeAddress),
-	); err != nil {
-		return err
-	}
-	if err := batchOn(s.host,
-		fmt.Sprintf("addr add %s/32 dev eth0", s.address),
-		"link set eth0 up",
-		fmt.Sprintf("route add %s dev eth0 scope link", gateway),
-		fmt.Sprintf("route add default via %s dev eth0 src %s", gateway, s.address),
-	); err != nil {
+	if err := onPodNetwork(s.host, s.link, s.address); err != nil {
 		return err
 	}
 	if !late {

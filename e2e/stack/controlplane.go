@@ -62,7 +62,8 @@ func startControlPlane(h Host, ca *CA, cluster, domain string, services []Servic
 	}
 	cp := &controlPlane{}
 	for _, s := range services {
-		certificate, err := ca.issue(cluster, s.Name, names)
+		text := fmt.Sprintf("cluster %s, service %s\n", cluster, s.Name)
+		server, err := NewServer(ca, cluster, s.Name, names, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) }))
 		if err != nil {
 			return nil, errors.Join(err, cp.stop())
 		}
@@ -70,20 +71,28 @@ func startControlPlane(h Host, ca *CA, cluster, domain string, services []Servic
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("%s of %s: %w", s.Name, cluster, err), cp.stop())
 		}
-		text := fmt.Sprintf("cluster %s, service %s\n", cluster, s.Name)
-		server := &http.Server{
-			Handler:   http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) }),
-			TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate}, NextProtos: []string{"http/1.1", echoProtocol}},
-			TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){
-				echoProtocol: func(_ *http.Server, c *tls.Conn, _ http.Handler) { _, _ = io.Copy(c, c) },
-			},
-			ReadHeaderTimeout: 10 * time.Second,
-			ErrorLog:          stdlog.New(io.Discard, "", 0), // tests break handshakes on purpose
-		}
 		cp.servers = append(cp.servers, server)
 		cp.group.Go(func() { _ = server.ServeTLS(listener, "", "") }) // ends with ErrServerClosed
 	}
 	return cp, nil
+}
+
+// NewServer makes an HTTPS server of one service of a cluster, for ServeTLS without files. Its certificate, of those DNS names, tells a
+// Call who answered, and Hold finds what it needs.
+func NewServer(ca *CA, cluster, service string, names []string, handler http.Handler) (*http.Server, error) {
+	certificate, err := ca.issue(cluster, service, names)
+	if err != nil {
+		return nil, err
+	}
+	return &http.Server{
+		Handler:   handler,
+		TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate}, NextProtos: []string{"http/1.1", echoProtocol}},
+		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){
+			echoProtocol: func(_ *http.Server, c *tls.Conn, _ http.Handler) { _, _ = io.Copy(c, c) },
+		},
+		ReadHeaderTimeout: 10 * time.Second,
+		ErrorLog:          stdlog.New(io.Discard, "", 0), // tests break handshakes on purpose
+	}, nil
 }
 
 // stop closes the servers and every connection.

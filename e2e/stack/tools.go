@@ -45,6 +45,13 @@ func OooiImage() (string, error) { return tool("OOOI_IMAGE", "image") }
 // that e2e/tools/kubebuilder-assets fills.
 func KubebuilderAssets() (string, error) { return tool("KUBEBUILDER_ASSETS", "kubebuilder-assets") }
 
+// MetalLB is the folder of MetalLB's controller and speaker, its definitions and its roles: $METALLB, or the one that
+// e2e/tools/metallb-parts fills.
+func MetalLB() (string, error) { return tool("METALLB", "metallb-parts") }
+
+// ExternalDNS is the path of ExternalDNS: $EXTERNAL_DNS, or the one that e2e/tools/build builds.
+func ExternalDNS() (string, error) { return tool("EXTERNAL_DNS", "build", "external-dns") }
+
 // tool returns the value of an environment variable, or the path that a script under e2e/tools prints.
 func tool(variable string, script ...string) (string, error) {
 	if path := os.Getenv(variable); path != "" {
