@@ -11,6 +11,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -73,6 +74,9 @@ func TestAPIServer(t *testing.T) {
 	}
 	c.hubEndsThere(hub, deployments[0])
 	c.hubWritesForInfrasOnly(hub, infras[0], deployments[0])
+	c.foreignMetadataStays(hub, infras[0])
+	c.hubHoldsUpAttachments(hub)
+	c.hubReadsKubeconfigsByName(hub)
 
 	// Pods as the Deployments' controllers would make them.
 	for deployment, name := range map[*unstructured.Unstructured]string{
@@ -206,7 +210,7 @@ func (c *cluster) writeWorkload(hub *cluster, object *unstructured.Unstructured)
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &infra); err != nil {
 		c.t.Fatal(err)
 	}
-	objects, err := workload.Build(&infra, workload.Attachments{ControlPlanes: []string{"clusters-a"}}, workload.Settings{Image: "oooi:1", EnvoyImage: "envoy:1", PullSecrets: []string{"registry"}})
+	objects, err := workload.Build(&infra, attachmentsOf(infra.Name), workload.Settings{Image: "oooi:1", EnvoyImage: "envoy:1", PullSecrets: []string{"registry"}})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -233,6 +237,208 @@ func (c *cluster) writeWorkload(hub *cluster, object *unstructured.Unstructured)
 		c.t.Fatalf("the last object is a %s", last.GetKind())
 	}
 	return last
+}
+
+// attachmentsOf are those of an Infra, one of them with public names.
+func attachmentsOf(infra string) workload.Attachments {
+	return workload.Attachments{
+		ControlPlanes: []string{"clusters-a"},
+		External: []workload.External{{
+			Attachment: "of-" + infra, Port: v1alpha1.ExternalPortFirst, AddressPool: "oauth",
+			Labels:      map[string]string{"external-dns.example.com/publish": "yes"},
+			Annotations: map[string]string{"external-dns.alpha.kubernetes.io/hostname": "oauth.example-hcp-a.clusters.example.com."},
+		}},
+	}
+}
+
+// foreignMetadataStays has others write to a public Service what is theirs, and what is not.
+func (c *cluster) foreignMetadataStays(hub *cluster, object *unstructured.Unstructured) {
+	c.t.Helper()
+	attachment := "of-" + object.GetName()
+	name := v1alpha1.ExternalServiceName(attachment)
+	client, err := c.Resource(refer("v1", "Service", "clusters", name))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	edit := func(text string, subresources ...string) *unstructured.Unstructured {
+		c.t.Helper()
+		edited, err := client.Patch(c.ctx, name, types.MergePatchType, []byte(text), metav1.PatchOptions{FieldManager: "somebody"}, subresources...)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		return edited
+	}
+	nodePort := func(service *unstructured.Unstructured) any {
+		ports, _, _ := unstructured.NestedSlice(service.Object, "spec", "ports")
+		return ports[0].(map[string]any)["nodePort"]
+	}
+	before := edit(`{"metadata": {"labels": {"example.com/theirs": "yes", "hostedcluster.densityops.com/attachment": "example-hcp-b"},
+		"annotations": {"example.com/theirs": "yes", "metallb.universe.tf/address-pool": "another", "metallb.universe.tf/ip-allocated-from-pool": "another"}}}`)
+	edit(`{"status": {"loadBalancer": {"ingress": [{"ip": "198.51.100.20"}]}}}`, "status")
+	c.writeWorkload(hub, object)
+	after := c.get("v1", "Service", "clusters", name)
+	labels, annotations := after.GetLabels(), after.GetAnnotations()
+	if labels["example.com/theirs"] != "yes" || annotations["example.com/theirs"] != "yes" || annotations["metallb.universe.tf/ip-allocated-from-pool"] != "another" {
+		c.t.Errorf("what others wrote is gone: %v, %v", labels, annotations)
+	}
+	if labels[v1alpha1.LabelAttachment] != attachment || annotations["metallb.universe.tf/address-pool"] != "oauth" {
+		c.t.Errorf("what is ours did not come back: %v, %v", labels, annotations)
+	}
+	if nodePort(before) == nil || nodePort(before) != nodePort(after) {
+		c.t.Errorf("the node port was %v and is %v", nodePort(before), nodePort(after))
+	}
+	if ingress, _, _ := unstructured.NestedSlice(after.Object, "status", "loadBalancer", "ingress"); len(ingress) != 1 {
+		c.t.Errorf("the address is gone: %v", ingress)
+	}
+}
+
+// hubHoldsUpAttachments has the hub put its finalizer on an attachment and take it off, and try the rest.
+func (c *cluster) hubHoldsUpAttachments(hub *cluster) {
+	c.t.Helper()
+	var attachment *unstructured.Unstructured
+	examples, err := controlplane.Decode(render(c.t, "examples/apps"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, object := range examples {
+		if object.GetKind() != "InfraClusterAttachment" {
+			continue
+		}
+		if attachment, err = c.ApplyObject(c.ctx, "user", object); err != nil {
+			c.t.Fatalf("the example %s is refused: %v", object.GetName(), err)
+		}
+	}
+	client, err := c.Resource(attachment)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	theirs := []byte(`{"metadata": {"finalizers": ["example.com/theirs"], "labels": {"a": "b"}, "annotations": {"a": "b"}}}`)
+	if _, err := client.Patch(c.ctx, attachment.GetName(), types.MergePatchType, theirs, metav1.PatchOptions{FieldManager: "somebody"}); err != nil {
+		c.t.Fatal(err)
+	}
+	apply := func(finalizers ...string) *unstructured.Unstructured {
+		c.t.Helper()
+		mine := refer(attachment.GetAPIVersion(), attachment.GetKind(), attachment.GetNamespace(), attachment.GetName())
+		mine.SetFinalizers(finalizers)
+		applied, err := hub.ApplyObject(c.ctx, "oooi-apps-ingress", mine)
+		if err != nil {
+			c.t.Fatalf("the hub may not apply the finalizers %v: %v", finalizers, err)
+		}
+		return applied
+	}
+	// Whether it is on or off, what others wrote stays.
+	for _, finalizers := range [][]string{{v1alpha1.FinalizerAppsIngress}, nil, {v1alpha1.FinalizerAppsIngress}} {
+		applied := apply(finalizers...)
+		want := append([]string{"example.com/theirs"}, finalizers...)
+		if got := applied.GetFinalizers(); !slices.Equal(got, want) || applied.GetLabels()["a"] != "b" || applied.GetGeneration() != attachment.GetGeneration() {
+			c.t.Errorf("with %v applied there are the finalizers %v, the labels %v, generation %d", finalizers, got, applied.GetLabels(), applied.GetGeneration())
+		}
+	}
+
+	mine, err := hub.Resource(attachment)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	patch := func(text string, subresources ...string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			_, err := mine.Patch(ctx, attachment.GetName(), types.MergePatchType, []byte(text), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, subresources...)
+			return err
+		}
+	}
+	const finalizer = "its own finalizer"
+	for what, text := range map[string]string{
+		"another domain":              `{"spec": {"dns": {"clusterName": "other"}}}`,
+		"another Infra":               `{"spec": {"infraRef": {"name": "other"}}}`,
+		"apps ingress off":            `{"spec": {"appsIngress": null}}`,
+		"a label":                     `{"metadata": {"labels": {"b": "c"}}}`,
+		"a label less":                `{"metadata": {"labels": null}}`,
+		"an annotation":               `{"metadata": {"annotations": {"a": "c"}}}`,
+		"an annotation less":          `{"metadata": {"annotations": {"a": null}}}`,
+		"an owner":                    `{"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": "b"}]}}`,
+		"another finalizer":           `{"metadata": {"finalizers": ["example.com/theirs", "` + v1alpha1.FinalizerAppsIngress + `", "example.com/more"]}}`,
+		"somebody else's finalizer":   `{"metadata": {"finalizers": ["` + v1alpha1.FinalizerAppsIngress + `"]}}`,
+		"a finalizer in its place":    `{"metadata": {"finalizers": ["example.com/other"]}}`,
+		"no finalizer":                `{"metadata": {"finalizers": null}}`,
+		"its finalizer, and the spec": `{"metadata": {"finalizers": ["example.com/theirs"]}, "spec": {"dns": {"clusterName": "other"}}}`,
+	} {
+		c.refused(what, finalizer, patch(text))
+	}
+	if err := patch(`{"metadata": {"finalizers": ["example.com/theirs"]}}`)(c.ctx); err != nil {
+		c.t.Errorf("its own finalizer: %v", err)
+	}
+	if err := patch(`{"status": {"domain": "example-hcp-a.clusters.example.com"}}`, "status")(c.ctx); err != nil {
+		c.t.Errorf("the status: %v", err)
+	}
+	c.forbidden("an attachment taken away", mine.Delete(c.ctx, attachment.GetName(), metav1.DeleteOptions{}))
+	c.forbidden("an attachment made", create(c.ctx, hub, attachment, metav1.CreateOptions{}))
+	absent := refer(attachment.GetAPIVersion(), attachment.GetKind(), attachment.GetNamespace(), "absent")
+	absent.Object["spec"] = attachment.Object["spec"]
+	absent.SetFinalizers([]string{v1alpha1.FinalizerAppsIngress})
+	_, err = hub.ApplyObject(c.ctx, "oooi-apps-ingress", absent)
+	c.forbidden("an attachment that is not there, applied", err)
+
+	// Deleted, it waits for the hub, and goes when nobody wants it any more.
+	if err := client.Delete(c.ctx, attachment.GetName(), metav1.DeleteOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+	if held := c.get(attachment.GetAPIVersion(), attachment.GetKind(), attachment.GetNamespace(), attachment.GetName()); held.GetDeletionTimestamp() == nil {
+		c.t.Error("the attachment is not being deleted")
+	}
+	apply()
+	if _, err := client.Patch(c.ctx, attachment.GetName(), types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`), metav1.PatchOptions{}); err != nil {
+		c.t.Fatal(err)
+	}
+	if _, err := client.Get(c.ctx, attachment.GetName(), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		c.t.Errorf("the attachment is still there: %v", err)
+	}
+}
+
+// hubReadsKubeconfigsByName has the hub read Secrets without and with the optional role.
+func (c *cluster) hubReadsKubeconfigsByName(hub *cluster) {
+	c.t.Helper()
+	for _, secret := range [][2]string{
+		{"clusters", "example-hcp-a-admin-kubeconfig"}, {"clusters", "example-hcp-c-admin-kubeconfig"}, {"clusters-a", "example-hcp-a-admin-kubeconfig"},
+	} {
+		c.apply(`{apiVersion: v1, kind: Secret, metadata: {namespace: ` + secret[0] + `, name: ` + secret[1] + `}}`)
+	}
+	get := func(ctx context.Context, namespace, name string) error {
+		client, err := hub.Resource(refer("v1", "Secret", namespace, name))
+		if err != nil {
+			return err
+		}
+		_, err = client.Get(ctx, name, metav1.GetOptions{})
+		return err
+	}
+	c.forbidden("a kubeconfig without the role", get(c.ctx, "clusters", "example-hcp-a-admin-kubeconfig"))
+	c.apply(string(render(c.t, "kubeconfigs")))
+	// Roles, too, take a moment until they are in force.
+	if err := stack.Until(c.ctx, "the kubeconfig", func(ctx context.Context) error { return get(ctx, "clusters", "example-hcp-a-admin-kubeconfig") }); err != nil {
+		c.t.Error(err)
+	}
+	c.forbidden("a kubeconfig that is not named", get(c.ctx, "clusters", "example-hcp-c-admin-kubeconfig"))
+	c.forbidden("a kubeconfig in another namespace", get(c.ctx, "clusters-a", "example-hcp-a-admin-kubeconfig"))
+	secret := refer("v1", "Secret", "clusters", "example-hcp-a-admin-kubeconfig")
+	client, err := hub.Resource(secret)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	_, err = client.List(c.ctx, metav1.ListOptions{})
+	c.forbidden("all Secrets", err)
+	_, err = client.List(c.ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + secret.GetName()})
+	c.forbidden("a list of one", err)
+	_, err = client.Watch(c.ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + secret.GetName()})
+	c.forbidden("a watch of one", err)
+	_, err = client.Patch(c.ctx, secret.GetName(), types.MergePatchType, []byte(`{"data": null}`), metav1.PatchOptions{})
+	c.forbidden("a change", err)
+	c.forbidden("its end", client.Delete(c.ctx, secret.GetName(), metav1.DeleteOptions{}))
+}
+
+// forbidden wants the hub's roles to refuse a request.
+func (c *cluster) forbidden(what string, err error) {
+	c.t.Helper()
+	if !apierrors.IsForbidden(err) || strings.Contains(err.Error(), "ValidatingAdmissionPolicy") {
+		c.t.Errorf("%s: got %v, want it forbidden by the roles", what, err)
+	}
 }
 
 // refused wants a policy to refuse a request with a message. A policy takes a moment until it is in force.
@@ -356,6 +562,7 @@ func (c *cluster) hubWritesForInfrasOnly(hub *cluster, infra, deployment *unstru
 		account = "ClusterRole oooi-vlan to the account oooi-vlan"
 		names   = "only what an Infra controls"
 		leads   = "lead to VLAN pods"
+		public  = "with the one port 443"
 		walls   = "to the control planes of attachments"
 		vlan    = `{app.kubernetes.io/name: oooi, app.kubernetes.io/component: vlan}`
 		peer    = `{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: clusters}}, podSelector: {matchLabels: ` + vlan + `}}`
@@ -375,7 +582,12 @@ func (c *cluster) hubWritesForInfrasOnly(hub *cluster, infra, deployment *unstru
 	disruption := func(meta, spec string) string {
 		return `{apiVersion: policy/v1, kind: PodDisruptionBudget, ` + meta + `, spec: ` + spec + `}`
 	}
-	const ports = `ports: [{port: 53}]`
+	const (
+		ports    = `ports: [{port: 53}]`
+		balanced = `type: LoadBalancer`
+		external = `ports: [{name: https, port: 443, targetPort: 20000}]`
+		third    = `{app.kubernetes.io/name: oooi, app.kubernetes.io/component: vlan, hostedcluster.densityops.com/infra: third}`
+	)
 	for _, row := range []struct{ what, manifest, message string }{
 		{"an account", `{apiVersion: v1, kind: ServiceAccount, ` + meta + `oooi-vlan}}`, ""},
 		{"another account", `{apiVersion: v1, kind: ServiceAccount, ` + meta + `default-2}}`, names},
@@ -391,6 +603,31 @@ func (c *cluster) hubWritesForInfrasOnly(hub *cluster, infra, deployment *unstru
 		{"others' addresses", service(owned+`third-dns}`, `{`+ports+`, selector: `+vlan+`, externalIPs: [192.0.2.8]}`), leads},
 		{"ports of nodes", service(owned+`third-proxy}`, `{type: NodePort, `+ports+`, selector: `+vlan+`}`), leads},
 		{"others' pods", service(owned+`third-proxy}`, `{`+ports+`, selector: {k8s-app: kube-dns}}`), leads},
+		{"a public Service", service(owned+`a-proxy-external}`, `{`+balanced+`, `+external+`, selector: `+third+`}`), ""},
+		{
+			"a public Service with its defaults", service(owned+`a-proxy-external}`, `{`+balanced+`, allocateLoadBalancerNodePorts: true, externalTrafficPolicy: Local,
+			ports: [{name: https, port: 443, targetPort: 29999, protocol: TCP, nodePort: 30443}], selector: `+third+`}`), "",
+		},
+		{"a public Service of no Infra", service(meta+`a-proxy-external}`, `{`+balanced+`, `+external+`, selector: `+third+`}`), names},
+		{"a public Service of another name", service(owned+`a-proxy-public}`, `{`+balanced+`, `+external+`, selector: `+third+`}`), names},
+		{"what all share, public", service(owned+`third-proxy}`, `{`+balanced+`, `+external+`, selector: `+third+`}`), leads},
+		{"a public Service with others' addresses", service(owned+`a-proxy-external}`, `{`+balanced+`, `+external+`, selector: `+third+`, externalIPs: [192.0.2.8]}`), leads},
+		{"a public Service before others' pods", service(owned+`a-proxy-external}`, `{`+balanced+`, `+external+`, selector: {k8s-app: kube-dns, hostedcluster.densityops.com/infra: third}}`), leads},
+		{"a public Service before another Infra's pods", service(owned+`a-proxy-external}`, `{`+balanced+`, `+external+`, selector: `+strings.ReplaceAll(third, "third", "fourth")+`}`), leads},
+		{"a public Service before all VLAN pods", service(owned+`a-proxy-external}`, `{`+balanced+`, `+external+`, selector: `+vlan+`}`), leads},
+		{"a public Service without an address", service(owned+`a-proxy-external}`, `{`+external+`, selector: `+third+`}`), public},
+		{"a public Service on ports of nodes", service(owned+`a-proxy-external}`, `{type: NodePort, `+external+`, selector: `+third+`}`), public},
+		{"a public Service that is another name", service(owned+`a-proxy-external}`, `{type: ExternalName, externalName: www.example.com, `+external+`, selector: `+third+`}`), public},
+		{"the API server, public", service(owned+`a-proxy-external}`, `{`+balanced+`, ports: [{port: 6443, targetPort: 20000}], selector: `+third+`}`), public},
+		{"datagrams, public", service(owned+`a-proxy-external}`, `{`+balanced+`, ports: [{port: 443, targetPort: 20000, protocol: UDP}], selector: `+third+`}`), public},
+		{"the listener of all, public", service(owned+`a-proxy-external}`, `{`+balanced+`, ports: [{port: 443, targetPort: 443}], selector: `+third+`}`), public},
+		{"the listener of all by default, public", service(owned+`a-proxy-external}`, `{`+balanced+`, ports: [{port: 443}], selector: `+third+`}`), public},
+		{"the listener of all by name, public", service(owned+`a-proxy-external}`, `{`+balanced+`, ports: [{port: 443, targetPort: https}], selector: `+third+`}`), public},
+		{"a port below the range, public", service(owned+`a-proxy-external}`, `{`+balanced+`, ports: [{port: 443, targetPort: 19999}], selector: `+third+`}`), public},
+		{"a port above the range, public", service(owned+`a-proxy-external}`, `{`+balanced+`, ports: [{port: 443, targetPort: 30000}], selector: `+third+`}`), public},
+		{
+			"a second port, public", service(owned+`a-proxy-external}`, `{`+balanced+`, ports: [{name: a, port: 443, targetPort: 20000}, {name: b, port: 6443, targetPort: 6443}], selector: `+third+`}`), public,
+		},
 		{"a wall", policy(owned+`third-vlan}`, `{podSelector: {matchLabels: `+vlan+`}, policyTypes: [Ingress]}`), ""},
 		{"a wall around all", policy(owned+`third-vlan}`, `{podSelector: {}, policyTypes: [Ingress]}`), walls},
 		{"a wall of no Infra", policy(meta+`third-vlan}`, `{podSelector: {matchLabels: `+vlan+`}, policyTypes: [Ingress]}`), names},

@@ -70,6 +70,7 @@ func objects(t *testing.T, folder fs.FS) []string {
 
 func TestKustomizationsNameEveryFile(t *testing.T) {
 	hub, vlan := objects(t, os.DirFS("hub")), objects(t, os.DirFS("vlan"))
+	kubeconfigs := objects(t, os.DirFS("kubeconfigs"))
 	base := slices.Concat(objects(t, crds.Files()), hub, vlan)
 	for folder, want := range map[string][]string{
 		"hub": hub, "vlan": vlan, "base": base,
@@ -78,6 +79,8 @@ func TestKustomizationsNameEveryFile(t *testing.T) {
 		"overlays/openshift":  slices.Concat(base, objects(t, os.DirFS("overlays/openshift"))),
 		"examples/site":       slices.Concat(base, objects(t, os.DirFS("overlays/kubernetes"))),
 		"examples/vlan100":    objects(t, os.DirFS("examples/vlan100")),
+		"kubeconfigs":         kubeconfigs,
+		"examples/apps":       slices.Concat(objects(t, os.DirFS("examples/vlan100")), kubeconfigs),
 	} {
 		slices.Sort(want)
 		if got := names(t, render(t, folder)); !slices.Equal(got, want) {

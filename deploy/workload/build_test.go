@@ -121,6 +121,7 @@ func TestAttachmentsStartNoPodAnew(t *testing.T) {
 	g := read(t, "testdata/page.in.yaml")
 	before := deploymentOf(t, g)
 	g.Attachments.ControlPlanes = append(g.Attachments.ControlPlanes, "clusters-example-hcp-c")
+	g.Attachments.External = append(g.Attachments.External, External{Attachment: "example-hcp-c", Port: 20001})
 	if diff := cmp.Diff(before, deploymentOf(t, g)); diff != "" {
 		t.Errorf("one attachment more changes the Deployment:\n%s", diff)
 	}
