@@ -26,7 +26,10 @@ type Options struct {
 
 // sharedListeners are the listeners that all attachments of an Infra share, by the port that
 // backends name.
-var sharedListeners = map[int32]string{443: "https", 6443: "kube-api"}
+var sharedListeners = map[int32]string{httpPort: httpListener, 443: "https", 6443: "kube-api"}
+
+// wildcardPorts are the ports of shared listeners on which wildcards lead somewhere: those of apps.
+var wildcardPorts = map[int32]bool{httpPort: true, 443: true}
 
 // Build turns a ProxyServer into the resources of its Envoys. It is pure: equal input, backends in any
 // order, gives equal resources and versions.
@@ -46,6 +49,7 @@ func Build(proxy *v1alpha1.ProxyServer, opts Options) (*Snapshot, error) {
 		claims:    map[string]claim{},
 		owners:    map[string]owner{},
 		backends:  map[string]bool{},
+		known:     map[string]bool{},
 	}
 	snap, err := b.build(&proxy.Spec)
 	if err != nil {
@@ -66,6 +70,10 @@ type builder struct {
 	claims    map[string]claim  // by attachment
 	owners    map[string]owner  // by attachment
 	backends  map[string]bool
+	// known are the names of all backends, those that lead nowhere included; a wildcard is kept by its suffix.
+	known map[string]bool
+	// closest are the names that wildcards do not cover, by the wildcard's suffix; made when first asked for.
+	closest map[string][]string
 }
 
 // claim is what an attachment claimed last: its backends that match by source all name the same sources.
@@ -80,9 +88,10 @@ type owner struct {
 	metadata  *core.Metadata
 }
 
-// target is one Service of one attachment: it becomes a filter chain and a cluster of the same name.
+// target is one Service of one attachment: it becomes a cluster, and a filter chain of the same name or, on port 80, a virtual host.
 type target struct {
 	name    string
+	http    bool              // on port 80: it has a virtual host and no chain
 	backend *v1alpha1.Backend // the first that led here
 	owner   *core.Metadata
 	chain   *listenerv3.FilterChain
@@ -92,9 +101,11 @@ type target struct {
 
 // listener is what one listener is to match.
 type listener struct {
-	name   string
-	port   int32
-	chains map[string]*target
+	name string
+	port int32
+	// attachment whose own listener it is; empty for a shared one.
+	attachment string
+	chains     map[string]*target
 	// names that lead to a target from any source; a wildcard is kept by its suffix (".apps.example.com").
 	names, wildcards map[string]*target
 	// bySource are the names (and noServerName) that lead to a target by the client's address.
@@ -142,12 +153,18 @@ func (b *builder) build(spec *v1alpha1.ProxyServerSpec) (*Snapshot, error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(b.listeners)) {
 		l := b.listeners[name]
-		message, err := b.buildListener(l, m)
+		var message *listenerv3.Listener
+		if name == httpListener {
+			message, err = b.buildHTTPListener(l)
+		} else {
+			message, err = b.buildListener(l, m)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("listener %q: %w", name, err)
 		}
 		resources[listenerType] = append(resources[listenerType], namedMessage{name, message})
 	}
+	resources[routeType] = []namedMessage{{httpListener, b.buildRoutes()}}
 	return newSnapshot(resources)
 }
 
@@ -168,8 +185,14 @@ func (b *builder) add(backend *v1alpha1.Backend) error {
 	if err != nil {
 		return err
 	}
+	for _, name := range names {
+		b.known[strings.TrimPrefix(name, "*")] = true
+	}
 	sources, err := b.claimSources(backend)
 	if err != nil {
+		return err
+	}
+	if err := admissible(backend, names); err != nil {
 		return err
 	}
 	if len(backend.Addresses) == 0 || (len(names) == 0 && len(sources) == 0) {
@@ -179,23 +202,60 @@ func (b *builder) add(backend *v1alpha1.Backend) error {
 	if err != nil {
 		return err
 	}
-	if len(backend.Ports) == 0 {
-		return errors.New("ports must name at least one port")
-	}
-	if backend.Listener != "" && len(backend.Ports) != 1 {
-		return fmt.Errorf("listener %q takes one port, not %d", backend.Listener, len(backend.Ports))
-	}
 	for _, port := range backend.Ports {
-		l, err := b.listener(backend.Listener, port)
+		l, err := b.listener(backend, port)
 		if err != nil {
 			return err
 		}
-		l.chains[t.name] = t
+		if !t.http {
+			l.chains[t.name] = t
+		}
 		if err := l.route(names, sources, t); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// admissible checks that the listeners of a backend may have its names. A listener of an attachment's own is public, so that
+// only names that are spelled out get in; port 80 has no TLS, so that nothing can be told by server name or by its absence.
+func admissible(backend *v1alpha1.Backend, names []string) error {
+	if len(backend.Ports) == 0 {
+		return errors.New("ports must name at least one port")
+	}
+	wildcard := slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, "*.") })
+	if backend.Listener != "" {
+		switch {
+		case len(backend.Ports) != 1:
+			return fmt.Errorf("listener %q takes one port, not %d", backend.Listener, len(backend.Ports))
+		case isSharedListener(backend.Listener):
+			return fmt.Errorf("listener %q is shared by all attachments: leave the field empty", backend.Listener)
+		case wildcard || len(names) == 0 || len(backend.SourcePrefixRanges) > 0:
+			return fmt.Errorf("listener %q is the attachment's own: it takes host names, without wildcards and sources", backend.Listener)
+		}
+		return nil
+	}
+	for _, port := range backend.Ports {
+		switch {
+		case wildcard && !wildcardPorts[port]:
+			return fmt.Errorf("port %d takes no wildcard", port)
+		case port != httpPort:
+		case len(backend.Ports) > 1:
+			return fmt.Errorf("port %d speaks HTTP: its target can have no other port", port)
+		case len(names) == 0 || len(backend.SourcePrefixRanges) > 0:
+			return fmt.Errorf("port %d takes host names, without sources", port)
+		}
+	}
+	return nil
+}
+
+func isSharedListener(name string) bool {
+	for _, shared := range sharedListeners {
+		if name == shared {
+			return true
+		}
+	}
+	return false
 }
 
 // serverNames are the normalised host names of a backend; none for TLS without a server name.
@@ -278,7 +338,16 @@ func (b *builder) owner(backend *v1alpha1.Backend) (*core.Metadata, error) {
 // target finds the target of a backend or makes it.
 func (b *builder) target(backend *v1alpha1.Backend, owner *core.Metadata) (*target, error) {
 	name := b.namespace + "/" + backend.Attachment + "/" + backend.TargetService
+	http := backend.Listener == "" && slices.Contains(backend.Ports, httpPort)
+	if http {
+		name += httpTargetSuffix
+	}
 	t := b.targets[name]
+	if t == nil && http {
+		t = &target{name: name, http: true, backend: backend, owner: owner}
+		b.targets[name] = t
+		return t, nil
+	}
 	if t == nil {
 		chain, err := buildChain(name, owner)
 		if err != nil {
@@ -296,21 +365,23 @@ func (b *builder) target(backend *v1alpha1.Backend, owner *core.Metadata) (*targ
 		b.targets[name] = t
 		return t, nil
 	}
-	if first := t.backend; first.TargetPort != backend.TargetPort ||
+	if first := t.backend; t.http != http || first.TargetPort != backend.TargetPort ||
 		first.TimeoutSeconds != backend.TimeoutSeconds || !slices.Equal(first.Addresses, backend.Addresses) {
 		return nil, fmt.Errorf("target %s differs from that of backend %q", name, first.Name)
 	}
 	return t, nil
 }
 
-// listener finds the listener of a backend's port or makes it. An empty name stands for the shared one.
-func (b *builder) listener(name string, port int32) (*listener, error) {
+// listener finds the listener of a backend's port or makes it: that which the backend names, which is its attachment's own, or
+// the shared one.
+func (b *builder) listener(backend *v1alpha1.Backend, port int32) (*listener, error) {
+	name, attachment := backend.Listener, backend.Attachment
 	if name == "" {
 		shared, ok := sharedListeners[port]
 		if !ok {
 			return nil, fmt.Errorf("port %d has no shared listener", port)
 		}
-		name = shared
+		name, attachment = shared, ""
 	}
 	if bound := int(port) + b.opts.PortOffset; port < 1 || bound < 1 || bound > 65535 {
 		return nil, fmt.Errorf("port %d with offset %d is out of range", port, b.opts.PortOffset)
@@ -321,7 +392,7 @@ func (b *builder) listener(name string, port int32) (*listener, error) {
 	l := b.listeners[name]
 	if l == nil {
 		l = &listener{
-			name: name, port: port, chains: map[string]*target{},
+			name: name, port: port, attachment: attachment, chains: map[string]*target{},
 			names: map[string]*target{}, wildcards: map[string]*target{}, bySource: map[string][]sourceRoute{},
 		}
 		b.listeners[name] = l
@@ -330,7 +401,39 @@ func (b *builder) listener(name string, port int32) (*listener, error) {
 	if l.port != port {
 		return nil, fmt.Errorf("listener %q is on port %d already, not %d", name, l.port, port)
 	}
+	if l.attachment != attachment {
+		return nil, fmt.Errorf("listener %q is that of attachment %q already", name, l.attachment)
+	}
 	return l, nil
+}
+
+// closer are the names right below a wildcard that it does not cover, with all that is below them: those that exist, or have
+// names that exist below them (RFC 4592, closest encloser). The DNS server answers by the same rule.
+func (b *builder) closer(suffix string) []string {
+	if b.closest == nil {
+		b.closest = map[string][]string{}
+		found := map[string]bool{}
+		for name := range b.known {
+			// From the whole name to its last labels, "." before each: which of them is a wildcard's suffix?
+			rest := "." + strings.TrimPrefix(name, ".")
+			for {
+				i := strings.IndexByte(rest[1:], '.')
+				if i < 0 {
+					break
+				}
+				below := rest[1:]
+				rest = rest[1+i:]
+				if b.known[rest] && !found[below] {
+					found[below] = true
+					b.closest[rest] = append(b.closest[rest], below)
+				}
+			}
+		}
+		for _, names := range b.closest {
+			slices.Sort(names)
+		}
+	}
+	return b.closest[suffix]
 }
 
 // route leads the names, and the sources if there are any, to a target.

@@ -56,9 +56,10 @@ func newMatchers() (*matchers, error) {
 }
 
 // tree is the matcher of a whole listener: names first, in one map; then, by predicates that exclude each
-// other, the wildcards and what is decided by source. Without a match Envoy closes the connection.
-func (m *matchers) tree(l *listener) (*matcher.Matcher, error) {
-	list := m.wildcards(l)
+// other, the wildcards and what is decided by source. Without a match Envoy closes the connection. closer are the names that a
+// wildcard does not cover.
+func (m *matchers) tree(l *listener, closer func(suffix string) []string) (*matcher.Matcher, error) {
+	list := m.wildcards(l, closer)
 	bySource, err := m.bySource(l)
 	if err != nil {
 		return nil, err
@@ -88,8 +89,8 @@ func (m *matchers) tree(l *listener) (*matcher.Matcher, error) {
 
 func byKey(a, b route) int { return strings.Compare(a.key, b.key) }
 
-// wildcards match by suffix, the longest first.
-func (m *matchers) wildcards(l *listener) []*matcher.Matcher_MatcherList_FieldMatcher {
+// wildcards match by suffix, the longest first; names that are closer, and all below them, are left out.
+func (m *matchers) wildcards(l *listener, closer func(suffix string) []string) []*matcher.Matcher_MatcherList_FieldMatcher {
 	suffixes := slices.SortedFunc(maps.Keys(l.wildcards), func(a, b string) int {
 		if len(a) != len(b) {
 			return len(b) - len(a)
@@ -98,12 +99,27 @@ func (m *matchers) wildcards(l *listener) []*matcher.Matcher_MatcherList_FieldMa
 	})
 	var list []*matcher.Matcher_MatcherList_FieldMatcher
 	for _, suffix := range suffixes {
-		list = append(list, &matcher.Matcher_MatcherList_FieldMatcher{
-			Predicate: m.single(m.serverName, &matcher.StringMatcher{MatchPattern: &matcher.StringMatcher_Suffix{Suffix: suffix}}),
-			OnMatch:   l.wildcards[suffix].onMatch,
-		})
+		predicate := m.below(suffix)
+		if names := closer(suffix); len(names) > 0 {
+			var excluded []*matcher.Matcher_MatcherList_Predicate
+			for _, name := range names {
+				excluded = append(excluded, m.single(m.serverName, exactly(name)), m.below("."+name))
+			}
+			predicate = &matcher.Matcher_MatcherList_Predicate{MatchType: &matcher.Matcher_MatcherList_Predicate_AndMatcher{
+				AndMatcher: &matcher.Matcher_MatcherList_Predicate_PredicateList{Predicate: []*matcher.Matcher_MatcherList_Predicate{
+					predicate,
+					{MatchType: &matcher.Matcher_MatcherList_Predicate_NotMatcher{NotMatcher: anyOf(excluded)}},
+				}},
+			}}
+		}
+		list = append(list, &matcher.Matcher_MatcherList_FieldMatcher{Predicate: predicate, OnMatch: l.wildcards[suffix].onMatch})
 	}
 	return list
+}
+
+// below holds for the server names that end with a suffix.
+func (m *matchers) below(suffix string) *matcher.Matcher_MatcherList_Predicate {
+	return m.single(m.serverName, &matcher.StringMatcher{MatchPattern: &matcher.StringMatcher_Suffix{Suffix: suffix}})
 }
 
 // bySource gives one source map to all names (and to TLS without one) that share the same sources: the four

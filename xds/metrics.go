@@ -2,7 +2,7 @@ package xds
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// metrics of the xDS server; infra is NAMESPACE/NAME, type is cluster, clusterloadassignment or listener.
+// metrics of the xDS server; infra is NAMESPACE/NAME, type is cluster, clusterloadassignment, listener or routeconfiguration.
 type metrics struct {
 	pushes, acks, nacks *prometheus.CounterVec
 	connected           *prometheus.GaugeVec

@@ -8,9 +8,10 @@ import (
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 )
 
-// publisher decides what one Envoy is sent next, make before break: clusters, endpoints, listeners, and only when
-// Envoy has all of the listeners, the removal of clusters. It has one step in flight, but for endpoints: Envoy does
-// not acknowledge a cluster before it has warmed it with its endpoints. The order spares connections; that none reaches
+// publisher decides what one Envoy is sent next, make before break: clusters, endpoints, listeners, routes, and only when
+// Envoy has all of the listeners and routes, the removal of clusters. It has one step in flight, but for endpoints and routes:
+// Envoy does not acknowledge a cluster before it has warmed it with its endpoints, and may do the same with a listener and its
+// routes. The order spares connections; that none reaches
 // another tenant in between is seen to by the resources themselves. It knows nothing of the wire; it is not safe for concurrent use.
 type publisher struct {
 	target   *Snapshot
@@ -112,16 +113,29 @@ func (p *publisher) choose() *step {
 			return st
 		}
 	}
-	if !idle {
+	if p.inFlight[clusterType] != nil || p.inFlight[endpointType] != nil {
 		return nil
 	}
-	if st := p.listeners(); st != nil {
-		return st
+	if idle {
+		if st := p.listeners(); st != nil {
+			return st
+		}
 	}
-	if !p.inSync(listenerType) {
+	if p.inFlight[routeType] == nil {
+		if st := p.additions(routeType); st != nil {
+			return st
+		}
+	}
+	if !idle || !p.inSync(listenerType) || p.awaitsRoutes() || p.types[routeType] != nil && !p.inSync(routeType) {
 		return nil
 	}
 	return p.removals(clusterType)
+}
+
+// awaitsRoutes tells whether Envoy has a listener whose routes it has not asked for, which it does as soon as it has the listener.
+func (p *publisher) awaitsRoutes() bool {
+	routes, listeners := p.types[routeType], p.types[listenerType]
+	return listeners != nil && listeners.held[httpListener] != nil && (routes == nil || !routes.wants(httpListener))
 }
 
 // additions are the resources of a type that Envoy lacks or has in another version.
@@ -194,7 +208,7 @@ func (p *publisher) listeners() *step {
 	return add
 }
 
-// inSync tells whether Envoy asked for a type and has just what the target has of it.
+// inSync tells whether Envoy asked for a type and has just what the target has of it, as far as it asked.
 func (p *publisher) inSync(typeURL string) bool {
 	sub := p.types[typeURL]
 	if sub == nil || len(sub.refused) > 0 || sub.owesFirst {
@@ -210,7 +224,7 @@ func (p *publisher) inSync(typeURL string) bool {
 			return false
 		}
 	}
-	return wanted == len(sub.held)
+	return !sub.wildcard || wanted == len(sub.held)
 }
 
 // acknowledged books the step of a type that is in flight as held by Envoy.
@@ -225,6 +239,17 @@ func (p *publisher) acknowledged(typeURL string) {
 		delete(sub.held, name)
 	}
 	sub.batch *= 2
+}
+
+// abandon ends a step that is in flight when Envoy asks for none of its resources any more: then it may never answer.
+func (p *publisher) abandon(typeURL string) {
+	st, sub := p.inFlight[typeURL], p.types[typeURL]
+	if st == nil || sub.wildcard || len(st.add) == 0 {
+		return
+	}
+	if !slices.ContainsFunc(st.add, func(r *discovery.Resource) bool { return sub.wants(r.Name) }) {
+		delete(p.inFlight, typeURL)
+	}
 }
 
 // refusedStep books a NACK of the step of a type that is in flight. One resource alone is to blame, and is parked until

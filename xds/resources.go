@@ -92,49 +92,16 @@ func buildChain(target string, owner *core.Metadata) (*listenerv3.FilterChain, e
 	}, nil
 }
 
-// buildListener is a listener. Whatever is not a chain or the matcher depends on the listener's name, address and
+// buildListener is a listener of TLS. Whatever is not a chain or the matcher depends on the listener's name, address and
 // port only, because Envoy drains the whole listener when any of it changes.
 func (b *builder) buildListener(l *listener, m *matchers) (*listenerv3.Listener, error) {
 	inspector, err := marshalAny(&tlsinspector.TlsInspector{CloseConnectionOnClientHelloParsingErrors: true})
 	if err != nil {
 		return nil, err
 	}
-	log, err := buildAccessLog(l.name)
-	if err != nil {
-		return nil, err
-	}
-	tree, err := m.tree(l)
-	if err != nil {
-		return nil, err
-	}
-	return &listenerv3.Listener{
-		Name:               l.name,
-		Address:            socketAddress(b.address, uint32(int(l.port)+b.opts.PortOffset)),
-		FilterChains:       l.sortedChains(),
-		FilterChainMatcher: tree,
-		ListenerFilters: []*listenerv3.ListenerFilter{{
-			Name:       "envoy.filters.listener.tls_inspector",
-			ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: inspector},
-		}},
-		ListenerFiltersTimeout:        durationpb.New(clientHelloTimeout),
-		PerConnectionBufferLimitBytes: wrapperspb.UInt32(bufferLimit),
-		AccessLog:                     []*accesslog.AccessLog{log},
-		TcpKeepalive:                  buildKeepalive(),
-		SocketOptions:                 []*core.SocketOption{buildUserTimeout()},
-		// The address may be claimed after Envoy started, or move here at a failover.
-		Freebind: wrapperspb.Bool(!b.opts.AnyAddress),
-		// Two Envoys at one address would share its connections, and each knows the routes of its own Infra
-		// only: the second one must fail to listen.
-		EnableReusePort: wrapperspb.Bool(false),
-	}, nil
-}
-
-// buildAccessLog is the access log of a listener: one line of JSON when a connection ends, those that matched
-// nothing included.
-func buildAccessLog(listener string) (*accesslog.AccessLog, error) {
-	format, err := structpb.NewStruct(map[string]any{
+	log, err := buildAccessLog(map[string]any{
 		"time":      "%START_TIME%",
-		"listener":  listener,
+		"listener":  l.name,
 		"target":    "%FILTER_CHAIN_NAME%",
 		"source":    "%DOWNSTREAM_REMOTE_ADDRESS%",
 		"sni":       "%REQUESTED_SERVER_NAME%",
@@ -146,6 +113,44 @@ func buildAccessLog(listener string) (*accesslog.AccessLog, error) {
 		"closed_by": "%CONNECTION_TERMINATION_DETAILS%",
 		"failure":   "%UPSTREAM_TRANSPORT_FAILURE_REASON%",
 	})
+	if err != nil {
+		return nil, err
+	}
+	tree, err := m.tree(l, b.closer)
+	if err != nil {
+		return nil, err
+	}
+	message := b.newListener(l)
+	message.FilterChains, message.FilterChainMatcher = l.sortedChains(), tree
+	message.ListenerFilters = []*listenerv3.ListenerFilter{{
+		Name:       "envoy.filters.listener.tls_inspector",
+		ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: inspector},
+	}}
+	message.ListenerFiltersTimeout = durationpb.New(clientHelloTimeout)
+	message.AccessLog = []*accesslog.AccessLog{log}
+	return message, nil
+}
+
+// newListener is what all listeners have in common.
+func (b *builder) newListener(l *listener) *listenerv3.Listener {
+	return &listenerv3.Listener{
+		Name:                          l.name,
+		Address:                       socketAddress(b.address, uint32(int(l.port)+b.opts.PortOffset)),
+		PerConnectionBufferLimitBytes: wrapperspb.UInt32(bufferLimit),
+		TcpKeepalive:                  buildKeepalive(),
+		SocketOptions:                 []*core.SocketOption{buildUserTimeout()},
+		// The address may be claimed after Envoy started, or move here at a failover.
+		Freebind: wrapperspb.Bool(!b.opts.AnyAddress),
+		// Two Envoys at one address would share its connections, and each knows the routes of its own Infra
+		// only: the second one must fail to listen.
+		EnableReusePort: wrapperspb.Bool(false),
+	}
+}
+
+// buildAccessLog is the access log of a listener: one line of JSON when a connection (on port 80: a request) ends, those that
+// matched nothing included.
+func buildAccessLog(fields map[string]any) (*accesslog.AccessLog, error) {
+	format, err := structpb.NewStruct(fields)
 	if err != nil {
 		return nil, err
 	}
@@ -189,6 +194,11 @@ func buildCluster(t *target) (*clusterv3.Cluster, *endpointv3.ClusterLoadAssignm
 		},
 		UpstreamConnectionOptions: &clusterv3.UpstreamConnectionOptions{TcpKeepalive: buildKeepalive()},
 		UpstreamBindConfig:        &core.BindConfig{SocketOptions: []*core.SocketOption{buildUserTimeout()}},
+	}
+	if t.http {
+		if err := speakHTTP(cluster); err != nil {
+			return nil, nil, err
+		}
 	}
 	endpoints, named, err := buildEndpoints(t.name, t.owner, backend)
 	switch {

@@ -179,6 +179,7 @@ func (ses *session) handle(req *request) {
 		ses.answer(st, req)
 	}
 	req.subscribe(ses.pub, sub)
+	ses.pub.abandon(req.typeURL)
 }
 
 // answer books an ACK or a NACK.
@@ -194,11 +195,11 @@ func (ses *session) answer(st *step, req *request) {
 	ses.pub.refusedStep(req.typeURL, req.errorDetail.GetMessage())
 }
 
-// rest books that nothing is left to send. An Envoy that has not asked for its listeners yet is
+// rest books that nothing is left to send. An Envoy that has not asked for its listeners yet, or for the routes of one, is
 // still starting, and has not answered.
 func (ses *session) rest() {
 	ses.resting = true
-	if ses.pub.types[clusterType] == nil || ses.pub.types[listenerType] == nil || ses.done >= ses.working.seq {
+	if ses.pub.types[clusterType] == nil || ses.pub.types[listenerType] == nil || ses.pub.awaitsRoutes() || ses.done >= ses.working.seq {
 		return
 	}
 	ses.done = ses.working.seq

@@ -21,10 +21,11 @@ const (
 	clusterType  = typePrefix + "envoy.config.cluster.v3.Cluster"
 	endpointType = typePrefix + "envoy.config.endpoint.v3.ClusterLoadAssignment"
 	listenerType = typePrefix + "envoy.config.listener.v3.Listener"
+	routeType    = typePrefix + "envoy.config.route.v3.RouteConfiguration"
 )
 
 // servedTypes in the order in which Envoy must learn of them.
-var servedTypes = []string{clusterType, endpointType, listenerType}
+var servedTypes = []string{clusterType, endpointType, listenerType, routeType}
 
 // shortType is a type URL as people say it, for logs and metrics.
 func shortType(typeURL string) string {
@@ -90,11 +91,12 @@ func setVersion(sorted []*discovery.Resource) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// emptySnapshot has no resources: an Envoy that holds it listens nowhere.
+// emptySnapshot has no resources but routes without any host: an Envoy that holds it listens nowhere, and what it is
+// still draining leads nowhere.
 func emptySnapshot() *Snapshot {
-	s, err := newSnapshot(nil)
+	s, err := newSnapshot(map[string][]namedMessage{routeType: {{httpListener, (&builder{}).buildRoutes()}}})
 	if err != nil {
-		panic(err) // nothing is marshalled
+		panic(err) // what is marshalled is constant
 	}
 	return s
 }
@@ -113,18 +115,19 @@ func (s *Snapshot) size() int {
 	return n
 }
 
-// MarshalJSON writes the exact Envoy resources in the JSON form of protobuf: listeners, clusters and
+// MarshalJSON writes the exact Envoy resources in the JSON form of protobuf: listeners, routes, clusters and
 // endpoints, each sorted by name, and the version. Equal snapshots give equal bytes.
 func (s *Snapshot) MarshalJSON() ([]byte, error) {
 	var doc struct {
 		Version   string            `json:"version"`
 		Listeners []json.RawMessage `json:"listeners"`
+		Routes    []json.RawMessage `json:"routes"`
 		Clusters  []json.RawMessage `json:"clusters"`
 		Endpoints []json.RawMessage `json:"endpoints"`
 	}
 	doc.Version = s.version
 	for typeURL, to := range map[string]*[]json.RawMessage{
-		listenerType: &doc.Listeners, clusterType: &doc.Clusters, endpointType: &doc.Endpoints,
+		listenerType: &doc.Listeners, routeType: &doc.Routes, clusterType: &doc.Clusters, endpointType: &doc.Endpoints,
 	} {
 		*to = []json.RawMessage{}
 		for _, r := range s.sets[typeURL].sorted {
