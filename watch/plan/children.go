@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"net"
 	"net/netip"
 	"slices"
@@ -18,8 +19,10 @@ var Aliases = []string{"kubernetes", "kubernetes.default", "kubernetes.default.s
 const (
 	portHTTPS   = 443
 	portKubeAPI = 6443
-	// backendsPerAttachment are the five names, and the aliases with and without a server name.
-	backendsPerAttachment = 7
+	portHTTP    = 80
+	// backendsPerAttachment are the five names, the aliases with and without a server name, apps on two ports, and one
+	// public name.
+	backendsPerAttachment = 10
 )
 
 func buildChildren(infra *Infra, w *index) {
@@ -111,6 +114,19 @@ func backendsOf(a *Attachment) []v1alpha1.Backend {
 		named("ignition", backend("ignition-server", a.targets[targetIgnition], portHTTPS)),
 		named("konnectivity", backend("konnectivity-server", a.targets[targetKonnectivity], portHTTPS)),
 	}
+	if a.vip.IsValid() {
+		https, http := appsTargets(a)
+		backends = append(backends,
+			named("*.apps", backend("apps-https", https, portHTTPS)),
+			named("*.apps", backend("apps-http", http, portHTTP)))
+	}
+	if a.external() != nil && a.externalPort != 0 {
+		for _, name := range a.publicNames() {
+			b := named(name, backend("external-"+name, a.targets[targetOf[name]], a.externalPort))
+			b.Listener = externalListener(a.Object.Name)
+			backends = append(backends, b)
+		}
+	}
 	if len(a.Sources) == 0 {
 		return backends
 	}
@@ -125,6 +141,15 @@ func backendsOf(a *Attachment) []v1alpha1.Backend {
 	ip := backend("kubernetes-ip", api, portKubeAPI, portHTTPS)
 	ip.SourcePrefixRanges = ranges
 	return append(backends, hostname, ip)
+}
+
+// appsTargets are the router of the hosted cluster behind the VIP: by TLS and by plain HTTP.
+func appsTargets(a *Attachment) (https, http target) {
+	apps := a.Object.Spec.AppsIngress
+	router := target{service: cmp.Or(apps.Service.Name, "oooi-ingress"), addresses: []string{a.vip.String()}}
+	https, http = router, router
+	https.targetPort, http.targetPort = cmp.Or(apps.Ports.HTTPS, portHTTPS), cmp.Or(apps.Ports.HTTP, portHTTP)
+	return https, http
 }
 
 func buildDNS(infra *Infra, w *index, proxy bool) *v1alpha1.DNSServer {
@@ -144,27 +169,32 @@ func buildDNS(infra *Infra, w *index, proxy bool) *v1alpha1.DNSServer {
 			CacheTTL:    spec.InfraComponents.DNS.CacheTTL,
 		},
 	}
-	aliasAddress := ""
+	podView, aliasAddress := v1alpha1.PodViewHidden, ""
 	if proxy {
-		proxyIP := spec.InfraComponents.Proxy.ServerIP
-		d.Spec.NetworkConfig.ProxyIP = proxyIP
+		d.Spec.NetworkConfig.ProxyIP = spec.InfraComponents.Proxy.ServerIP
 		d.Spec.NetworkConfig.InternalProxyIP = internalProxyIP(infra, w)
-		podView := v1alpha1.PodViewInternalProxy
-		if spec.InfraComponents.Proxy.InternalProxyService == "" {
-			podView = v1alpha1.PodViewHidden
+		if spec.InfraComponents.Proxy.InternalProxyService != "" {
+			podView = v1alpha1.PodViewInternalProxy
 		}
-		for _, a := range infra.Attachments {
-			if a.LeftOut != nil {
-				continue
-			}
+	}
+	own := func(name, domain, address string) {
+		d.Spec.StaticEntries = append(d.Spec.StaticEntries, v1alpha1.StaticEntry{Hostname: name + "." + domain, IP: address, PodView: podView})
+	}
+	for _, a := range infra.Attachments {
+		if a.LeftOut != nil {
+			continue
+		}
+		if proxy {
 			for _, name := range names {
-				d.Spec.StaticEntries = append(d.Spec.StaticEntries, v1alpha1.StaticEntry{
-					Hostname: name + "." + a.Domain, IP: proxyIP, PodView: podView,
-				})
+				own(name, a.Domain, spec.InfraComponents.Proxy.ServerIP)
 			}
 			if a.kubeVirt && len(a.Sources) > 0 {
-				aliasAddress = proxyIP
+				aliasAddress = spec.InfraComponents.Proxy.ServerIP
 			}
+		}
+		// The VIP is on the VLAN itself, with or without a proxy.
+		if a.vip.IsValid() {
+			own("*.apps", a.Domain, a.vip.String())
 		}
 	}
 	for _, alias := range Aliases {

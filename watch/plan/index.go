@@ -2,6 +2,7 @@ package plan
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,8 +14,8 @@ import (
 
 // index is the objects by the keys that the plan looks them up with.
 type index struct {
-	infras  []*Infra
-	orphans []*Attachment
+	infras            []*Infra
+	orphans, deleting []*Attachment
 
 	namespaces map[string]bool
 	services   map[types.NamespacedName]*corev1.Service
@@ -25,6 +26,9 @@ type index struct {
 	// machines by control-plane namespace, then by NodePool ("<namespace>/<name>").
 	machines map[string]map[string][]*Machine
 	vmis     map[string][]*VirtualMachineInstance
+	// publicServices by namespace, in order of name.
+	publicServices map[string][]publicService
+	missingKinds   []string
 }
 
 func newIndex(in Input) *index {
@@ -37,12 +41,21 @@ func newIndex(in Input) *index {
 		nodePools:  make(map[types.NamespacedName][]*hypershift.NodePool, len(o.NodePools)),
 		machines:   make(map[string]map[string][]*Machine),
 		vmis:       make(map[string][]*VirtualMachineInstance),
+
+		publicServices: make(map[string][]publicService),
+		missingKinds:   o.MissingKinds,
 	}
 	for _, ns := range o.Namespaces {
 		w.namespaces[ns] = true
 	}
 	for _, s := range o.Services {
 		w.services[types.NamespacedName{Namespace: s.Namespace, Name: s.Name}] = s
+		if p, ok := newPublicService(s); ok {
+			w.publicServices[s.Namespace] = append(w.publicServices[s.Namespace], p)
+		}
+	}
+	for _, public := range w.publicServices {
+		slices.SortFunc(public, func(a, b publicService) int { return strings.Compare(a.attachment, b.attachment) })
 	}
 	for _, e := range o.Endpoints {
 		w.endpoints[types.NamespacedName{Namespace: e.Namespace, Name: e.Service}] = e
@@ -91,6 +104,10 @@ func (w *index) addInfras(o *Objects) {
 			hostedCluster: types.NamespacedName{
 				Namespace: object.HostedClusterNamespace(), Name: object.Spec.HostedClusterRef.Name,
 			},
+		}
+		if object.DeletionTimestamp != nil {
+			w.deleting = append(w.deleting, a)
+			continue
 		}
 		if problems := object.Validate(); len(problems) > 0 {
 			a.LeftOut = &Refusal{v1alpha1.ReasonInvalid, joinProblems(problems)}

@@ -37,6 +37,9 @@ type Result struct {
 	Infras []*Infra
 	// Orphans are attachments whose Infra does not exist.
 	Orphans []*Attachment
+	// Deleting are attachments that are being deleted: they have no names, no routes and no part in any conflict, and are no
+	// Infra's any more.
+	Deleting []*Attachment
 }
 
 // Infra is what one Infra asks for.
@@ -80,11 +83,20 @@ type Attachment struct {
 	Sources []Source
 	// Status by configuration: conditions without times.
 	Status v1alpha1.InfraClusterAttachmentStatus
+	// Apps is what is to be done inside the hosted cluster; nil: nothing.
+	Apps *AppsWork
+	// External is the public Service that is wanted; nil: none.
+	External *External
 
 	targets       []target
 	appsRange     addressRange
 	appsProblem   *Refusal
-	kubeVirt      bool // a source comes from a NodePool of platform KubeVirt
+	appsServed    bool       // a VIP is published when it is good
+	appsForgotten bool       // the HostedCluster is gone or going, and its VIP with it
+	vip           netip.Addr // what is published
+	vipProblem    string     // why the VIP that was seen is not
+	externalPort  int32      // of its own listener; 0: none
+	kubeVirt      bool       // a source comes from a NodePool of platform KubeVirt
 	hostedCluster types.NamespacedName
 }
 
@@ -118,7 +130,7 @@ type Claim struct {
 // Plan decides what is served and why the rest is not.
 func Plan(in Input) *Result {
 	w := newIndex(in)
-	res := &Result{Infras: w.infras, Orphans: w.orphans}
+	res := &Result{Infras: w.infras, Orphans: w.orphans, Deleting: w.deleting}
 
 	for _, infra := range w.infras {
 		refuseTooMany(infra, in.Limits.Attachments, len(infra.Attachments), "attachments")
@@ -131,20 +143,29 @@ func Plan(in Input) *Result {
 	refuseAppsRanges(w.infras)
 	for _, network := range networks {
 		discoverSources(network, w, in.Leases)
+		for _, infra := range network {
+			for _, a := range infra.Attachments {
+				resolveTargets(a, w)
+				decideApps(a, w)
+			}
+		}
+		publishVIPs(network)
 	}
 	for _, infra := range w.infras {
 		refuseTooMany(infra, in.Limits.Sources, countSources(infra), "sources")
-		for _, a := range infra.Attachments {
-			resolveTargets(a, w)
-		}
+		assignPorts(infra, w)
 		buildChildren(infra, w)
+		wantExternal(infra)
 		for _, a := range infra.Attachments {
 			reportAttachment(infra, a, w)
 		}
 		reportInfra(infra, in.Objects.MissingKinds)
 	}
 	for _, a := range w.orphans {
-		reportOrphan(a)
+		reportOrphan(a, w)
+	}
+	for _, a := range w.deleting {
+		reportDeleting(a, w)
 	}
 	return res
 }

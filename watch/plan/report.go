@@ -28,13 +28,25 @@ func reportAttachment(infra *Infra, a *Attachment, w *index) {
 	}
 	reportSources(a)
 	reportPublishing(infra, a, w)
+	pending := reportApps(a)
+	reportExternal(infra, a, w)
 	slices.SortStableFunc(s.Conditions, func(x, y metav1.Condition) int { return strings.Compare(x.Type, y.Type) })
 	if a.LeftOut != nil { // nothing else matters
 		setReady(&s.Conditions, "", v1alpha1.ConditionAccepted)
 		return
 	}
-	setReady(&s.Conditions, "names and routes are in place",
-		v1alpha1.ConditionControlPlaneFound, v1alpha1.ConditionAppsRangeAccepted, v1alpha1.ConditionPublishedHere)
+	kinds := []string{v1alpha1.ConditionControlPlaneFound, v1alpha1.ConditionAppsRangeAccepted, v1alpha1.ConditionPublishedHere}
+	if a.appsDegraded() {
+		kinds = append(kinds, v1alpha1.ConditionAppsIngressReady)
+	}
+	if a.external() != nil && a.externalPort == 0 && infra.Proxy != nil {
+		kinds = append(kinds, v1alpha1.ConditionExternalServiceReady)
+	}
+	good := "names and routes are in place"
+	if pending != "" {
+		good += "; apps ingress is pending: " + pending
+	}
+	setReady(&s.Conditions, good, kinds...)
 }
 
 func reportSources(a *Attachment) {
@@ -54,7 +66,9 @@ func reportSources(a *Attachment) {
 	setCondition(&a.Status.Conditions, v1alpha1.ConditionSourcesDiscovered, metav1.ConditionTrue, v1alpha1.ReasonDiscovered, message)
 }
 
-func reportOrphan(a *Attachment) {
+// reportOrphan reports an attachment without an Infra. Nothing is changed in its hosted cluster, and the port
+// of its public Service stays its own.
+func reportOrphan(a *Attachment, w *index) {
 	s := &a.Status
 	s.ObservedGeneration = a.Object.Generation
 	s.Domain = a.Domain
@@ -62,7 +76,25 @@ func reportOrphan(a *Attachment) {
 		a.LeftOut = &Refusal{v1alpha1.ReasonInfraNotFound, fmt.Sprintf(
 			"no Infra %s in namespace %s: create it or correct infraRef.name", a.Object.Spec.InfraRef.Name, a.Object.Namespace)}
 	}
+	decideApps(a, w)
 	setCondition(&s.Conditions, v1alpha1.ConditionAccepted, metav1.ConditionFalse, a.LeftOut.Reason, a.LeftOut.Message)
+	reportApps(a)
+	if a.external() != nil {
+		a.externalPort = externalPortOf(a)
+		reportExternal(nil, a, w)
+	}
+	setReady(&s.Conditions, "", v1alpha1.ConditionAccepted)
+}
+
+// reportDeleting reports an attachment that is being deleted.
+func reportDeleting(a *Attachment, w *index) {
+	s := &a.Status
+	s.ObservedGeneration = a.Object.Generation
+	s.Domain = a.Domain
+	a.LeftOut = &Refusal{v1alpha1.ReasonDeleting, "the attachment is being deleted: it has no names and no routes any more"}
+	decideApps(a, w)
+	setCondition(&s.Conditions, v1alpha1.ConditionAccepted, metav1.ConditionFalse, a.LeftOut.Reason, a.LeftOut.Message)
+	reportApps(a)
 	setReady(&s.Conditions, "", v1alpha1.ConditionAccepted)
 }
 

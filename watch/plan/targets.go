@@ -36,25 +36,40 @@ const (
 	targetKonnectivity
 )
 
-// resolveTargets finds the four Services of an attachment and sets its ControlPlaneFound condition.
-func resolveTargets(a *Attachment, w *index) {
+// targetOf is the target that each of the five names leads to.
+var targetOf = map[string]int{
+	"api": targetAPI, "api-int": targetAPI, "oauth": targetOAuth, "ignition": targetIgnition, "konnectivity": targetKonnectivity,
+}
+
+// findTargets finds the four Services of an attachment.
+func findTargets(a *Attachment, w *index) []target {
 	namespace := a.Object.ControlPlaneNamespace()
-	a.Status.ControlPlaneNamespace = namespace
 	api := a.Object.Spec.APIServerService
 	if api == "" {
 		api = "kube-apiserver"
 	}
-	a.targets = []target{
+	targets := []target{
 		targetAPI:          {service: api, port: 6443},
 		targetOAuth:        {service: "oauth-openshift", port: 6443},
 		targetIgnition:     {service: "ignition-server-proxy", port: 443},
 		targetKonnectivity: {service: "konnectivity-server", port: 8091},
 	}
+	for i := range targets {
+		t := &targets[i]
+		t.targetPort = t.port
+		t.resolve(namespace, w)
+	}
+	return targets
+}
+
+// resolveTargets finds the targets of an attachment and sets its ControlPlaneFound condition.
+func resolveTargets(a *Attachment, w *index) {
+	namespace := a.Object.ControlPlaneNamespace()
+	a.Status.ControlPlaneNamespace = namespace
+	a.targets = findTargets(a, w)
 	var missing []string
 	for i := range a.targets {
-		t := &a.targets[i]
-		t.targetPort = t.port
-		if t.resolve(namespace, w); t.missing != "" {
+		if t := &a.targets[i]; t.missing != "" {
 			missing = append(missing, t.missing)
 		}
 	}
