@@ -74,13 +74,14 @@ func TestKustomizationsNameEveryFile(t *testing.T) {
 	base := slices.Concat(objects(t, crds.Files()), hub, vlan)
 	for folder, want := range map[string][]string{
 		"hub": hub, "vlan": vlan, "base": base,
-		"overlays/kubernetes": slices.Concat(base, objects(t, os.DirFS("overlays/kubernetes"))),
-		".":                   slices.Concat(base, objects(t, os.DirFS("overlays/kubernetes"))),
-		"overlays/openshift":  slices.Concat(base, objects(t, os.DirFS("overlays/openshift"))),
-		"examples/site":       slices.Concat(base, objects(t, os.DirFS("overlays/kubernetes"))),
-		"examples/vlan100":    objects(t, os.DirFS("examples/vlan100")),
-		"kubeconfigs":         kubeconfigs,
-		"examples/apps":       slices.Concat(objects(t, os.DirFS("examples/vlan100")), kubeconfigs),
+		"overlays/kubernetes":   slices.Concat(base, objects(t, os.DirFS("overlays/kubernetes"))),
+		".":                     slices.Concat(base, objects(t, os.DirFS("overlays/kubernetes"))),
+		"overlays/openshift":    slices.Concat(base, objects(t, os.DirFS("overlays/openshift"))),
+		"examples/site":         slices.Concat(base, objects(t, os.DirFS("overlays/kubernetes"))),
+		"examples/vlan100":      objects(t, os.DirFS("examples/vlan100")),
+		"kubeconfigs":           kubeconfigs,
+		"examples/external-dns": objects(t, os.DirFS("examples/external-dns")),
+		"examples/apps":         slices.Concat(objects(t, os.DirFS("examples/vlan100")), kubeconfigs),
 	} {
 		slices.Sort(want)
 		if got := names(t, render(t, folder)); !slices.Equal(got, want) {
