@@ -107,10 +107,11 @@ func TestEnvoyKeepsStreamsThatAChangeDoesNotConcern(t *testing.T) {
 }
 
 func TestEnvoyNoticesNothingOfARestart(t *testing.T) {
-	ip := loopbacks(4)
-	serverIP, cpA, workerA, workerB := ip[0], ip[1], ip[2], ip[3]
+	ip := loopbacks(5)
+	serverIP, cpA, workerA, workerB, vip := ip[0], ip[1], ip[2], ip[3], ip[4]
 	a := startControlPlane(t, "a", cpA)
-	proxy := proxyServer(serverIP, attachment("a", cpA, a.ports, workerA))
+	ofA := apps("a", vip, 443, startApp(t, "a", vip, 0))
+	proxy := proxyServer(serverIP, attachment("a", cpA, a.ports, workerA), ofA)
 	for i := range proxy.Spec.Backends {
 		if b := &proxy.Spec.Backends[i]; b.TargetService == "konnectivity-server" {
 			b.Addresses = []string{cpA, cpA} // as of a headless Service: endpoints are resumed too
@@ -125,12 +126,13 @@ func TestEnvoyNoticesNothingOfARestart(t *testing.T) {
 		for _, name := range []string{
 			"listener_manager.lds.update_success", "listener_manager.listener_added", "listener_manager.listener_modified",
 			"listener_manager.listener_in_place_updated", "listener_manager.listener_removed", "cluster_manager.cds.update_success",
-			"cluster.clusters/a/konnectivity-server.update_success", "cluster_manager.cluster_added", "cluster_manager.cluster_modified", "cluster_manager.cluster_removed",
+			"http.apps-http.rds.apps-http.update_success", "cluster.clusters/a/konnectivity-server.update_success", "cluster_manager.cluster_added", "cluster_manager.cluster_modified", "cluster_manager.cluster_removed",
 		} {
 			values = append(values, e.stat(name))
 		}
 		return values
 	}
+	heldHTTP := openWebSocket(t, workerA, serverIP, "x.apps.a.clusters.example.com")
 	before := counters()
 
 	s.stop()
@@ -153,11 +155,18 @@ func TestEnvoyNoticesNothingOfARestart(t *testing.T) {
 		t.Errorf("%v pushes after the restart", n)
 	}
 	allAlive(t, "a restart", held)
-	applyAndWait(t, restarted.Server, proxyServer(serverIP, attachment("a", cpA, a.ports, workerA, workerB)))
+	applyAndWait(t, restarted.Server, proxyServer(serverIP, attachment("a", cpA, a.ports, workerA, workerB), ofA, apps("b", vip, 443, 80)))
 	if got := reaches(workerB, serverIP, 6443, ""); got != "a/kube-apiserver" {
 		t.Errorf("after the restart a new worker reaches %s", got)
 	}
 	allAlive(t, "a change after a restart", held)
+	if err := heldHTTP.alive(); err != nil {
+		t.Errorf("the %s: %v", heldHTTP.name, err)
+	}
+	if got := answersTo(t, workerB, serverIP, "x.apps.b.clusters.example.com"); got != "503" { // nobody is there
+		t.Errorf("for new apps, %s answers", got)
+	}
+	applyAndWait(t, restarted.Server, proxyServer(serverIP, attachment("a", cpA, a.ports, workerA, workerB)))
 }
 
 func TestARestartedEnvoyGetsTheWholeState(t *testing.T) {

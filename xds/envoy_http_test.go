@@ -366,7 +366,8 @@ func TestEnvoyRefusesAmbiguousHTTP(t *testing.T) {
 			t.Errorf("%s: %.200q", what, back)
 		}
 	}
-	if n := e.stat("cluster.clusters/a/oooi-ingress/http.upstream_rq_total"); n != 0 {
+	// One may have begun: that its body is wrong shows on the way.
+	if n := e.stat("cluster.clusters/a/oooi-ingress/http.upstream_rq_total"); n > 1 || e.stat("cluster.clusters/a/oooi-ingress/http.upstream_rq_completed") != 0 {
 		t.Errorf("%d ambiguous requests came to a", n)
 	}
 	if got := answersTo(t, client, serverIP, "x.apps.a.clusters.example.com"); got != "a" {

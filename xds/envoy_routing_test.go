@@ -91,6 +91,14 @@ func TestEnvoyWithStateOfTheWorld(t *testing.T) {
 	if got := reaches(workerA, serverIP, 443, "kubernetes"); got != "closed" {
 		t.Errorf("from a source that went, the alias reaches %s", got)
 	}
+	for _, ofA := range [][]v1alpha1.Backend{apps("a", cpA, 443, startApp(t, "a", cpA, 0)), nil, apps("a", cpA, 443, startApp(t, "a again", cpA, 0))} {
+		applyAndWait(t, s.Server, proxyServer(serverIP, attachment("a", cpA, a.ports), ofA))
+		if len(ofA) > 0 {
+			if got := answersTo(t, stranger, serverIP, "x.apps.a.clusters.example.com"); !strings.HasPrefix(got, "a") {
+				t.Errorf("for apps %s answers", got)
+			}
+		}
+	}
 	applyAndWait(t, s.Server, proxyServer(serverIP))
 	if n := e.stat("listener_manager.total_listeners_active"); n != 0 {
 		t.Errorf("%d listeners without any backend", n)

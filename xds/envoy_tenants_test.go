@@ -96,6 +96,7 @@ func TestEnvoyClosesWhereClustersAndListenersDisagree(t *testing.T) {
 			mixed := func(clusters, listeners *Snapshot) *Snapshot {
 				return &Snapshot{version: "mixed", sets: map[string]*resourceSet{
 					clusterType: clusters.sets[clusterType], endpointType: clusters.sets[endpointType], listenerType: listeners.sets[listenerType],
+					routeType: listeners.sets[routeType],
 				}}
 			}
 			before, after := state(a, b), state(b, a)

@@ -33,6 +33,8 @@ const (
 	requestHeadersTimeout = clientHelloTimeout
 	// keepAliveTimeout is how long a client's connection may be without a request: as long as an OpenShift router keeps one.
 	keepAliveTimeout = 300 * time.Second
+	// httpIdleTimeout is how long a request or a WebSocket may be without a byte: as long as an OpenShift router lets a tunnel be.
+	httpIdleTimeout = time.Hour
 	// upstreamKeepAliveTimeout is how long Envoy keeps a connection to a router that is without a request. It is short, because a
 	// request that meets a connection that the router just closed is lost: there are no retries.
 	upstreamKeepAliveTimeout = 15 * time.Second
@@ -85,7 +87,7 @@ func (b *builder) buildHTTPListener(l *listener) (*listenerv3.Listener, error) {
 
 		RequestHeadersTimeout:     durationpb.New(requestHeadersTimeout),
 		CommonHttpProtocolOptions: &core.HttpProtocolOptions{IdleTimeout: durationpb.New(keepAliveTimeout)},
-		StreamIdleTimeout:         durationpb.New(idleTimeout), // of a request or a WebSocket: as of a connection over TCP
+		StreamIdleTimeout:         durationpb.New(httpIdleTimeout),
 		UpgradeConfigs:            []*hcm.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}},
 
 		// Clients are strangers, whatever their address: what they say in x-envoy-* counts for nothing.
@@ -118,7 +120,8 @@ func (b *builder) buildHTTPListener(l *listener) (*listenerv3.Listener, error) {
 // buildRoutes is the route configuration of port 80: one virtual host a target. A Host that none of them has gets 404. It exists
 // without any target, too, so that an Envoy whose listener drains learns that its last routes have gone before their clusters go.
 //
-// Each route takes only endpoints of its owner, as each chain does.
+// Each route takes only endpoints of its owner, as each chain does. What is under way when a route goes comes to its own end: Envoy
+// can cut a chain, but not some of the requests of one.
 func (b *builder) buildRoutes() *routev3.RouteConfiguration {
 	config := &routev3.RouteConfiguration{
 		Name: httpListener,
