@@ -28,6 +28,7 @@ func TestImports(t *testing.T) {
 		{packages: "./dhcpserver", may: []string{"api/...", "dhcpserver"}},
 		{packages: "./holder/...", may: []string{"api/...", "dhcpserver/...", "holder/..."}},
 		{packages: "./watch/plan/...", may: []string{"api/...", "watch/plan/..."}},
+		{packages: "./watch/leases", may: []string{"api/...", "dhcpserver/...", "watch/leases"}, cluster: true},
 		{packages: "./watch/appsingress/...", may: []string{"api/...", "watch/appsingress/..."}, cluster: true},
 		{packages: "./watch/files/...", may: []string{"api/...", "watch/plan/...", "watch/files/..."}},
 		{packages: "./serve/...", may: []string{"api/...", "xds/...", "dnsserver/...", "dhcpserver/...", "holder/...", "serve/..."}},

@@ -4,6 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // maxNameLength is the longest label value, Service name and Envoy-friendly name: a DNS label (RFC 1123).
@@ -124,3 +126,13 @@ func (i *Infra) NADNamespace() string {
 
 // On tells whether an optional switch that defaults to true is on.
 func On(enabled *bool) bool { return enabled == nil || *enabled }
+
+// OwnerOf is the Infra that controls a child, as the owner of something else; nil: none does. It is no controller, and nothing waits
+// for that object: the account that writes it has no rights on the Infra.
+func OwnerOf(child metav1.Object) *metav1.OwnerReference {
+	controller := metav1.GetControllerOf(child)
+	if controller == nil {
+		return nil
+	}
+	return &metav1.OwnerReference{APIVersion: controller.APIVersion, Kind: controller.Kind, Name: controller.Name, UID: controller.UID}
+}

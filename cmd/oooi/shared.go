@@ -14,12 +14,13 @@ import (
 	"github.com/densityops/oooi/holder"
 	"github.com/densityops/oooi/serve"
 	"github.com/densityops/oooi/watch/kube"
+	"github.com/densityops/oooi/watch/leases"
 )
 
 // sharedVLAN is what a process has that shares a VLAN with others: one of them at a time is the holder of the server addresses.
 type sharedVLAN struct {
 	lease  *kube.VLANLease
-	leases *kube.Leases
+	leases *leases.Store
 	key    ed25519.PrivateKey
 	mark   *kube.PodMark // nil: this process does not run in a pod
 	// changed has a token when this process has become the holder, or is it no longer.
@@ -47,7 +48,7 @@ func (c *cluster) shareVLAN(config *rest.Config) (*sharedVLAN, error) {
 		}
 	}
 	// Last: it opens the state folder.
-	v.leases, err = kube.NewLeases(kube.LeasesConfig{
+	v.leases, err = leases.New(leases.Config{
 		REST: config, Log: c.log.With("part", "leases"), Infra: infra, Child: c.dhcp, StateDir: c.settings.stateDir, Clock: time.Now,
 		Registerer: prometheus.WrapRegistererWith(prometheus.Labels{"infra": c.settings.infra}, c.metrics),
 	})

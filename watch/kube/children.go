@@ -49,23 +49,13 @@ type Children struct {
 func (c *Children) Owner() *metav1.OwnerReference {
 	switch {
 	case c.Proxy != nil:
-		return ownerOf(c.Proxy)
+		return v1alpha1.OwnerOf(c.Proxy)
 	case c.DNS != nil:
-		return ownerOf(c.DNS)
+		return v1alpha1.OwnerOf(c.DNS)
 	case c.DHCP != nil:
-		return ownerOf(c.DHCP)
+		return v1alpha1.OwnerOf(c.DHCP)
 	}
 	return nil
-}
-
-// ownerOf is the Infra that controls a child, as the owner of something else; nil: none does. It is no controller, and nothing waits
-// for that object: the account that writes it has no rights on the Infra.
-func ownerOf(child metav1.Object) *metav1.OwnerReference {
-	controller := metav1.GetControllerOf(child)
-	if controller == nil {
-		return nil
-	}
-	return &metav1.OwnerReference{APIVersion: controller.APIVersion, Kind: controller.Kind, Name: controller.Name, UID: controller.UID}
 }
 
 // WatcherConfig is what a Watcher needs.

@@ -1,4 +1,4 @@
-package kube_test
+package leases_test
 
 import (
 	"context"
@@ -31,6 +31,7 @@ import (
 	"github.com/densityops/oooi/e2e/controlplane"
 	"github.com/densityops/oooi/holder"
 	"github.com/densityops/oooi/watch/kube"
+	"github.com/densityops/oooi/watch/leases"
 )
 
 // leaseProcess tells the test binary to put leases with that kubeconfig until it is killed.
@@ -133,7 +134,7 @@ func (l *lab) setClock(by time.Duration) {
 
 // pod is a process of one pod: Leases and, where it is the holder, a server.
 type pod struct {
-	*kube.Leases
+	*leases.Store
 	lab      *lab
 	log      *lines
 	registry *prometheus.Registry
@@ -163,7 +164,7 @@ func (l *lab) start(t *testing.T, dir string, config *rest.Config) *pod {
 	t.Helper()
 	p := &pod{lab: l, log: &lines{}, registry: prometheus.NewRegistry()}
 	var err error
-	p.Leases, err = kube.NewLeases(kube.LeasesConfig{
+	p.Store, err = leases.New(leases.Config{
 		REST: config, Log: slog.New(slog.NewTextHandler(p.log, nil)), Registerer: p.registry,
 		Infra: types.NamespacedName{Namespace: "clusters", Name: l.infra}, Child: func() *v1alpha1.DHCPServer { return child(l.infra) }, StateDir: dir, Clock: l.now, Boottime: l.boottime,
 	})
@@ -193,7 +194,7 @@ func testStore(t *testing.T, l *lab) {
 		t.Fatal(err)
 	}
 	storetest.Run(t, storetest.Medium{
-		Open: func(t *testing.T) dhcpserver.Store { return l.start(t, t.TempDir(), l.AdminConfig()).Leases },
+		Open: func(t *testing.T) dhcpserver.Store { return l.start(t, t.TempDir(), l.AdminConfig()).Store },
 		Process: func(t *testing.T) *exec.Cmd {
 			cmd := exec.Command("/proc/self/exe")
 			cmd.Env = append(os.Environ(), leaseProcess+"="+kubeconfig, "TMPDIR="+t.TempDir(), "OOOI_TEST_INFRA="+l.infra)
@@ -213,7 +214,7 @@ func putUntilKilled(kubeconfig string) error {
 		return err
 	}
 	infra := os.Getenv("OOOI_TEST_INFRA")
-	leases, err := kube.NewLeases(kube.LeasesConfig{
+	leases, err := leases.New(leases.Config{
 		REST: config, Log: slog.Default(), Registerer: prometheus.NewRegistry(), StateDir: dir, Clock: time.Now,
 		Infra: types.NamespacedName{Namespace: "clusters", Name: infra}, Child: func() *v1alpha1.DHCPServer { return child(infra) },
 	})
@@ -678,7 +679,7 @@ type relay struct {
 func (p *pod) serve(t *testing.T) (*dhcpserver.Server, *relay) {
 	t.Helper()
 	server, err := dhcpserver.NewServer(dhcpserver.Config{
-		Log: slog.New(slog.NewTextHandler(p.log, nil)), Registerer: prometheus.NewRegistry(), Store: p.Leases, Clock: p.lab.now, Boottime: p.lab.boottime, Forget: true,
+		Log: slog.New(slog.NewTextHandler(p.log, nil)), Registerer: prometheus.NewRegistry(), Store: p.Store, Clock: p.lab.now, Boottime: p.lab.boottime, Forget: true,
 	})
 	if err != nil {
 		t.Fatal(err)

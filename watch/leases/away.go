@@ -1,4 +1,4 @@
-package kube
+package leases
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/densityops/oooi/api/v1alpha1"
@@ -112,7 +113,7 @@ func isRefused(err error) bool {
 }
 
 // noteRefused says once what to do, until the API takes everything again.
-func (l *Leases) noteRefused(err error) {
+func (l *Store) noteRefused(err error) {
 	l.mu.Lock()
 	news := !l.refused
 	l.refused = true
@@ -124,7 +125,7 @@ func (l *Leases) noteRefused(err error) {
 }
 
 // fallBehind notes that from now on the API does not have every renewal, and keeps that before the first of them is made.
-func (l *Leases) fallBehind() {
+func (l *Store) fallBehind() {
 	l.mu.Lock()
 	news := len(l.unsent) == 0
 	if news {
@@ -137,14 +138,14 @@ func (l *Leases) fallBehind() {
 }
 
 // caughtUp notes that the API has every renewal, if so. The lock is held.
-func (l *Leases) caughtUp() {
+func (l *Store) caughtUp() {
 	if len(l.unsent) == 0 {
 		l.behind = time.Time{}
 	}
 }
 
 // lost notes that the API is away.
-func (l *Leases) lost(last time.Time) {
+func (l *Store) lost(last time.Time) {
 	l.mu.Lock()
 	news := l.away.IsZero()
 	if news {
@@ -158,7 +159,7 @@ func (l *Leases) lost(last time.Time) {
 }
 
 // back notes that the API is there, and holds what was active when it was last seen. writing is held: nothing is put between.
-func (l *Leases) back() {
+func (l *Store) back() {
 	since, away := l.Away()
 	if !away {
 		return
@@ -175,7 +176,7 @@ func (l *Leases) back() {
 // TakeOver is called by the pod that becomes the holder, before its DHCP server starts. renewed is when the holder before it
 // was last seen with the API: its last renewal of the Lease that says who the holder is. Not needed when there was none, or when
 // it stopped properly.
-func (l *Leases) TakeOver(renewed time.Time) {
+func (l *Store) TakeOver(renewed time.Time) {
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	l.look()
@@ -184,7 +185,7 @@ func (l *Leases) TakeOver(renewed time.Time) {
 
 // look finds out whether the clock was set. When it was set forward, what was active is held, and what was held then is held on; when it was
 // set back, what is waited for does not last longer for it. Nobody decides by the new time before.
-func (l *Leases) look() {
+func (l *Store) look() {
 	l.looking.Lock()
 	defer l.looking.Unlock()
 	now, step := l.wall.Look()
@@ -231,13 +232,13 @@ func (h *leaseHold) cover(other leaseHold) {
 }
 
 // hold holds every lease that was active at a time, the zero time: every one, for one lease time from now.
-func (l *Leases) hold(since time.Time) {
+func (l *Store) hold(since time.Time) {
 	now := l.cfg.Clock().Round(0)
 	l.addHold(leaseHold{Since: since.Round(0).UTC(), Until: now.Add(l.leaseTime(since)).UTC()}, now)
 }
 
 // addHold keeps a hold, and tells the server. Those that are over are forgotten.
-func (l *Leases) addHold(h leaseHold, now time.Time) {
+func (l *Store) addHold(h leaseHold, now time.Time) {
 	l.mu.Lock()
 	holds := slices.DeleteFunc(slices.Clone(l.holds), func(h leaseHold) bool { return !now.Before(h.Until) })
 	if i := slices.IndexFunc(holds, func(other leaseHold) bool { return other.Since.Equal(h.Since) }); i < 0 {
@@ -268,7 +269,7 @@ func (l *Leases) addHold(h leaseHold, now time.Time) {
 const holdsAnnotation = "hostedcluster.densityops.com/dhcp-holds"
 
 // Annotate adds to the annotations of the Lease of the VLAN what the next holder must know.
-func (l *Leases) Annotate(annotations map[string]string) {
+func (l *Store) Annotate(annotations map[string]string) {
 	l.look()
 	now := l.cfg.Clock()
 	l.mu.Lock()
@@ -295,7 +296,7 @@ func (l *Leases) Annotate(annotations map[string]string) {
 }
 
 // Learn reads what Annotate wrote. What cannot be is ignored: somebody may have edited the Lease.
-func (l *Leases) Learn(annotations map[string]string) {
+func (l *Store) Learn(annotations map[string]string) {
 	var holds []leaseHold
 	if text := annotations[holdsAnnotation]; text == "" || json.Unmarshal([]byte(text), &holds) != nil {
 		return
@@ -317,7 +318,7 @@ func (l *Leases) Learn(annotations map[string]string) {
 
 // leaseTime is the longest time for which a lease that was active then can have been given: the lease time, which may have
 // been longer once, up to a day or ten times what it is. A lease whose time somebody has made up must not hold all others.
-func (l *Leases) leaseTime(since time.Time) time.Duration {
+func (l *Store) leaseTime(since time.Time) time.Duration {
 	now, longest := defaultLeaseTime, time.Duration(0)
 	if child := l.cfg.Child(); child != nil {
 		if d, err := time.ParseDuration(child.Spec.LeaseConfig.LeaseTime); err == nil && d > 0 {
@@ -336,7 +337,7 @@ func (l *Leases) leaseTime(since time.Time) time.Duration {
 }
 
 // ends is when the address of a lease is free for others. The lock is held.
-func (l *Leases) ends(lease *dhcpserver.Lease) time.Time {
+func (l *Store) ends(lease *dhcpserver.Lease) time.Time {
 	ends := lease.Expires
 	if lease.State == dhcpserver.StateActive {
 		for _, h := range l.holds {
@@ -349,13 +350,13 @@ func (l *Leases) ends(lease *dhcpserver.Lease) time.Time {
 }
 
 // live tells whether a client has the lease, or may have it. The lock is held.
-func (l *Leases) live(lease *dhcpserver.Lease, now time.Time) bool {
+func (l *Store) live(lease *dhcpserver.Lease, now time.Time) bool {
 	return lease.State == dhcpserver.StateActive && now.Before(l.ends(lease))
 }
 
 // heldFromOthers returns the lease that is over and held, and that another one would replace: the other one was decided
 // before the server heard that it is held.
-func (l *Leases) heldFromOthers(lease *dhcpserver.Lease) *dhcpserver.Lease {
+func (l *Store) heldFromOthers(lease *dhcpserver.Lease) *dhcpserver.Lease {
 	now := l.cfg.Clock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -368,7 +369,7 @@ func (l *Leases) heldFromOthers(lease *dhcpserver.Lease) *dhcpserver.Lease {
 }
 
 // keepState keeps what a restart must know. complete says that all leases of the API are kept.
-func (l *Leases) keepState(complete bool) {
+func (l *Store) keepState(complete bool) {
 	l.mu.Lock()
 	l.complete = l.complete || complete
 	state := leaseState{Complete: l.complete, Away: l.away.Round(0), Holds: l.holds, Behind: l.behind.Round(0), Boot: l.boot, Zero: l.wall.Zero().UTC()}
@@ -379,7 +380,7 @@ func (l *Leases) keepState(complete bool) {
 }
 
 // Run follows the leases of the API, sends what it does not have, and notes when it comes back, until ctx ends.
-func (l *Leases) Run(ctx context.Context) error {
+func (l *Store) Run(ctx context.Context) error {
 	var parts sync.WaitGroup
 	parts.Go(func() { l.watch.RunWithContext(ctx) })
 	parts.Go(func() { l.keepUp(ctx) })
@@ -388,7 +389,7 @@ func (l *Leases) Run(ctx context.Context) error {
 }
 
 // newWatch makes the watch. What it sees is kept for a start without the API.
-func (l *Leases) newWatch() toolscache.Controller {
+func (l *Store) newWatch() toolscache.Controller {
 	raw := func(options metav1.ListOptions) []client.ListOption { return l.all(&client.ListOptions{Raw: &options}) }
 	_, watch := toolscache.NewInformerWithOptions(toolscache.InformerOptions{
 		ListerWatcher: &toolscache.ListWatch{
@@ -401,13 +402,22 @@ func (l *Leases) newWatch() toolscache.Controller {
 			},
 		},
 		ObjectType: &v1alpha1.DHCPLease{},
-		Transform:  strip,
-		Handler:    handler(func(o client.Object) { l.see(o.(*v1alpha1.DHCPLease)) }, func(o client.Object) { l.miss(o.(*v1alpha1.DHCPLease)) }),
+		Transform:  cache.TransformStripManagedFields(),
+		Handler: toolscache.ResourceEventHandlerFuncs{
+			AddFunc:    func(o any) { l.see(o.(*v1alpha1.DHCPLease)) },
+			UpdateFunc: func(_, o any) { l.see(o.(*v1alpha1.DHCPLease)) },
+			DeleteFunc: func(o any) {
+				if last, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+					o = last.Obj
+				}
+				l.miss(o.(*v1alpha1.DHCPLease))
+			},
+		},
 	})
 	return watch
 }
 
-func (l *Leases) see(o *v1alpha1.DHCPLease) {
+func (l *Store) see(o *v1alpha1.DHCPLease) {
 	lease, ok := l.mine(o)
 	if !ok {
 		return
@@ -415,13 +425,13 @@ func (l *Leases) see(o *v1alpha1.DHCPLease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.seen[lease.Address] = o
-	if b := l.base[lease.Address]; b == nil || b.object == nil || !older(o.ResourceVersion, b.object.ResourceVersion) {
+	if b := l.base[lease.Address]; b == nil || b.object == nil || !older(o, b.object) {
 		l.kept.see(lease)
 	}
 }
 
 // miss notes that a lease has been deleted. One that is live is kept: somebody's hand has slipped, and the client is still there.
-func (l *Leases) miss(o *v1alpha1.DHCPLease) {
+func (l *Store) miss(o *v1alpha1.DHCPLease) {
 	lease, ok := l.mine(o)
 	if !ok {
 		return
@@ -435,7 +445,7 @@ func (l *Leases) miss(o *v1alpha1.DHCPLease) {
 	}
 }
 
-func (l *Leases) seenObjects() []*v1alpha1.DHCPLease {
+func (l *Store) seenObjects() []*v1alpha1.DHCPLease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	objects := make([]*v1alpha1.DHCPLease, 0, len(l.seen))
@@ -446,16 +456,22 @@ func (l *Leases) seenObjects() []*v1alpha1.DHCPLease {
 }
 
 // keepUp does from time to time what nobody waits for, and all of it once more when ctx has ended.
-func (l *Leases) keepUp(ctx context.Context) {
-	for sleep(ctx, leasesLook) {
-		l.tidy(ctx)
+func (l *Store) keepUp(ctx context.Context) {
+	ticker := time.NewTicker(leasesLook)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-ticker.C:
+			l.tidy(ctx)
+		}
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
 	defer cancel()
 	l.tidy(last)
 }
 
-func (l *Leases) tidy(ctx context.Context) {
+func (l *Store) tidy(ctx context.Context) {
 	complete := l.watch.HasSynced()
 	l.look()
 	l.kept.save()
@@ -468,7 +484,7 @@ func (l *Leases) tidy(ctx context.Context) {
 }
 
 // lookForAPI finds out whether the API is back. All leases are asked for: an API that can do that can do the rest.
-func (l *Leases) lookForAPI(ctx context.Context) {
+func (l *Store) lookForAPI(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	if _, err := l.list(ctx); isAway(err) {
@@ -480,7 +496,7 @@ func (l *Leases) lookForAPI(ctx context.Context) {
 }
 
 // sendSome sends some of the renewals that the API does not have; false: there are no more, or it makes no sense now.
-func (l *Leases) sendSome(ctx context.Context) bool {
+func (l *Store) sendSome(ctx context.Context) bool {
 	if ctx.Err() != nil {
 		return false
 	}
@@ -523,7 +539,7 @@ func (l *Leases) sendSome(ctx context.Context) bool {
 }
 
 // noteSending says once that renewals cannot be sent, and why.
-func (l *Leases) noteSending(failed error) {
+func (l *Store) noteSending(failed error) {
 	l.mu.Lock()
 	unsent, news := len(l.unsent), failed != nil && !l.unsendable
 	l.unsendable = failed != nil
@@ -536,7 +552,7 @@ func (l *Leases) noteSending(failed error) {
 	}
 }
 
-func (l *Leases) forgetUnsent(leases []dhcpserver.Lease) {
+func (l *Store) forgetUnsent(leases []dhcpserver.Lease) {
 	l.mu.Lock()
 	for _, lease := range leases {
 		delete(l.unsent, lease.Address)
@@ -547,10 +563,10 @@ func (l *Leases) forgetUnsent(leases []dhcpserver.Lease) {
 }
 
 // counts are what the metrics show.
-func (l *Leases) counts() (away bool, unsent, kept int) {
+func (l *Store) counts() (away bool, unsent, kept int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return !l.away.IsZero(), len(l.unsent), l.kept.saved()
 }
 
-var _ dhcpserver.SharedStore = (*Leases)(nil)
+var _ dhcpserver.SharedStore = (*Store)(nil)

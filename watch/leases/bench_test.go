@@ -1,4 +1,4 @@
-package kube_test
+package leases_test
 
 import (
 	"context"
@@ -21,7 +21,7 @@ import (
 	"github.com/densityops/oooi/api/v1alpha1"
 	"github.com/densityops/oooi/dhcpserver"
 	"github.com/densityops/oooi/e2e/controlplane"
-	"github.com/densityops/oooi/watch/kube"
+	"github.com/densityops/oooi/watch/leases"
 )
 
 // BenchmarkGrants is new clients that each get an address in four messages, a hundred at a time, with the real API server.
@@ -37,7 +37,7 @@ func BenchmarkGrants(b *testing.B) {
 	d := child("bench")
 	d.Spec.NetworkConfig = v1alpha1.DHCPNetworkConfig{CIDR: "127.64.0.0/16", Gateway: "127.64.0.1", ServerIP: "127.64.0.2"}
 	d.Spec.LeaseConfig = v1alpha1.LeaseConfig{RangeStart: "127.64.1.0", RangeEnd: "127.64.255.254", LeaseTime: "1h"}
-	leases, err := kube.NewLeases(kube.LeasesConfig{
+	leases, err := leases.New(leases.Config{
 		REST: l.AdminConfig(), Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), StateDir: b.TempDir(), Clock: time.Now,
 		Infra: types.NamespacedName{Namespace: "clusters", Name: "bench"}, Child: func() *v1alpha1.DHCPServer { return d },
 	})
