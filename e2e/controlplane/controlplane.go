@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -109,7 +108,7 @@ func StartWith(ctx context.Context, folder string, o Options) (*ControlPlane, er
 	if err != nil {
 		return nil, err
 	}
-	ports, err := freePorts(7)
+	ports, err := FreePorts(7)
 	if err != nil {
 		return nil, err
 	}
@@ -262,33 +261,8 @@ func (c *ControlPlane) newClients() error {
 
 // part is a program that is ready when it answers a GET of the URL with 200.
 func (c *ControlPlane) part(name, assets, url string, flags []string) *Part {
-	p := &Part{name: name, folder: c.folder, argv: append([]string{filepath.Join(assets, name)}, flags...)}
-	p.ready = func(ctx context.Context) error {
-		client := c.client
-		if p.host != "" {
-			// One connection a question: it was made on another host.
-			client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
-				return p.host.Dial(ctx, netip.Addr{}, address)
-			}}}
-		}
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return err
-		}
-		response, err := client.Do(request)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = response.Body.Close() }() // only read
-		body, err := io.ReadAll(response.Body)
-		if err != nil {
-			return err
-		}
-		if response.StatusCode != http.StatusOK {
-			return fmt.Errorf("%s answers %s: %s", url, response.Status, body)
-		}
-		return nil
-	}
+	p := NewPart("", c.folder, name, url, append([]string{filepath.Join(assets, name)}, flags...)...)
+	p.client = c.client
 	return p
 }
 
@@ -306,9 +280,9 @@ func servingAddresses(o Options) ([]net.IP, error) {
 	return []net.IP{net.IPv4(127, 0, 0, 1), address.AsSlice(), first.AsSlice()}, nil
 }
 
-// freePorts finds TCP ports of 127.0.0.1 that nobody listens on, below those that the kernel gives to outgoing
+// FreePorts finds TCP ports of 127.0.0.1 that nobody listens on, below those that the kernel gives to outgoing
 // connections: a server that is away for a while finds its port free when it comes back.
-func freePorts(n int) ([]string, error) {
+func FreePorts(n int) ([]string, error) {
 	var listeners []net.Listener
 	defer func() {
 		for _, l := range listeners {

@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
 	"syscall"
 	"time"
 
@@ -19,8 +23,46 @@ type Part struct {
 	host    stack.Host
 	folder  string
 	argv    []string
-	ready   func(context.Context) error
+	url     string
+	client  *http.Client
 	process *stack.Process
+}
+
+// NewPart is a program beside the control plane, for a test to start on a host: ready when it answers a GET of the URL with 200. Its
+// output goes to <folder>/<name>.log.
+func NewPart(host stack.Host, folder, name, url string, argv ...string) *Part {
+	return &Part{name: name, host: host, folder: folder, url: url, argv: argv}
+}
+
+// Name of the program, and of its log.
+func (p *Part) Name() string { return p.name }
+
+// ready asks the program whether it is.
+func (p *Part) ready(ctx context.Context) error {
+	client := p.client
+	if client == nil || p.host != "" {
+		// One connection a question: none stays behind, and it is made on the host.
+		client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+			return p.host.Dial(ctx, netip.Addr{}, address)
+		}}}
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }() // only read
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s: %s", p.url, response.Status, body)
+	}
+	return nil
 }
 
 // Start starts the process and waits until it is ready to serve.

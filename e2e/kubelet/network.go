@@ -117,6 +117,30 @@ func (n *Network) Uplink(host stack.Host) (netip.Addr, error) {
 	return address, onPodNetwork(host, n.port(), address)
 }
 
+// Join puts the nodes themselves on a VLAN, with an interface of that name and that address.
+func (n *Network) Join(name, bridge string, address netip.Prefix) error {
+	if err := n.bridge(bridge); err != nil {
+		return err
+	}
+	port := n.port()
+	if err := batch(
+		fmt.Sprintf("link add %s type veth peer name %s netns %s", name, port, Switch),
+		fmt.Sprintf("addr add %s dev %s", address, name),
+		fmt.Sprintf("link set %s up", name),
+	); err != nil {
+		return err
+	}
+	return batchOn(Switch, fmt.Sprintf("link set %s master %s up", port, bridge))
+}
+
+// Address gives an interface of a host an address.
+func (n *Network) Address(host stack.Host, name string, address netip.Prefix) error {
+	return batchOn(host, fmt.Sprintf("addr replace %s dev %s", address, name))
+}
+
+// Remove removes a host that Worker made. Its interfaces go with its last process.
+func (n *Network) Remove(host stack.Host) error { return removeNamespace(host) }
+
 // onPodNetwork makes a host's eth0, with the nodes' end of that name.
 func onPodNetwork(host stack.Host, link string, address netip.Addr) error {
 	if err := batch(
