@@ -10,16 +10,39 @@ import (
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/proto"
 )
 
 // modelEnvoy applies steps as Envoy does: what it refuses of a step it leaves, the rest it takes. It asks for the endpoints
-// of a cluster when it gets the cluster, and withholds the answer until it has them.
+// of a cluster when it gets the cluster, and withholds the answer until it has them. It asks for the routes of a listener when it
+// gets the listener, and for them no more a while after it lost it.
 type modelEnvoy struct {
 	has     map[string]map[string]*discovery.Resource // by type and name
 	refuses map[string]bool                           // versions
 	warming map[string]bool                           // clusters without endpoints
 	answer  func()                                    // to the clusters
+	patient bool                                      // withholds the answer to a listener until it has its routes
+	waiting func()                                    // is the answer to the listeners
+	failed  bool                                      // routes were refused: the listener waits for them no longer
+	later   bool                                      // asks for the routes after its answer, and gives them up later still
+}
+
+// routes asks for the routes of the listener that Envoy has, or gives up those of one that it has no more.
+func (e *modelEnvoy) routes(p *publisher) {
+	has, sub := e.has[listenerType][httpListener] != nil, p.types[routeType]
+	switch {
+	case has && sub == nil:
+		sub = p.subscribe(routeType, false, nil)
+		sub.change([]string{httpListener}, nil, nil)
+	case has && !sub.names[httpListener]:
+		sub.change([]string{httpListener}, nil, nil)
+	case !has && sub != nil && sub.names[httpListener]:
+		delete(e.has[routeType], httpListener)
+		e.failed = false
+		sub.change(nil, []string{httpListener}, nil)
+		p.abandon(routeType)
+	}
 }
 
 // take applies a step and answers it, now or when the clusters are warm.
@@ -51,10 +74,20 @@ func (e *modelEnvoy) take(p *publisher, st *step) {
 			p.acknowledged(st.typeURL)
 		}
 	}
-	if st.typeURL == clusterType {
+	switch {
+	case st.typeURL == clusterType:
 		e.answer = answer
-	} else {
+	case st.typeURL == listenerType && e.patient && !e.failed && e.has[listenerType][httpListener] != nil && e.has[routeType][httpListener] == nil:
+		e.waiting = answer
+	default:
 		answer()
+	}
+	if st.typeURL == routeType {
+		e.failed = e.failed || refused
+		if e.waiting != nil {
+			e.waiting()
+			e.waiting = nil
+		}
 	}
 	if len(e.warming) == 0 && e.answer != nil {
 		e.answer()
@@ -70,8 +103,22 @@ func (e *modelEnvoy) dangling(t *testing.T, refused map[string]bool) string {
 			t.Fatal(err)
 		}
 		for _, chain := range l.GetFilterChains() {
+			if name == httpListener {
+				continue // its routes lead on
+			}
 			if e.has[clusterType][chain.GetName()] == nil && !refused[chain.GetName()] {
 				return fmt.Sprintf("listener %s leads to %s, which is not there", name, chain.GetName())
+			}
+		}
+	}
+	for _, r := range e.has[routeType] {
+		config := &routev3.RouteConfiguration{}
+		if err := proto.Unmarshal(r.GetResource().GetValue(), config); err != nil {
+			t.Fatal(err)
+		}
+		for _, host := range config.GetVirtualHosts() {
+			if e.has[clusterType][host.GetName()] == nil && !refused[host.GetName()] {
+				return fmt.Sprintf("a route leads to %s, which is not there", host.GetName())
 			}
 		}
 	}
@@ -81,9 +128,9 @@ func (e *modelEnvoy) dangling(t *testing.T, refused map[string]bool) string {
 // Over random changes, with an Envoy that refuses some of them: no listener ever leads to a cluster that is not there, the
 // publisher always comes to rest (a refusal makes no loop), and what was not refused arrives.
 func TestPublisherOverRandomChanges(t *testing.T) {
-	for seed := range uint64(30) {
+	for seed := range uint64(90) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
-		e := &modelEnvoy{has: map[string]map[string]*discovery.Resource{}, refuses: map[string]bool{}, warming: map[string]bool{}}
+		e := &modelEnvoy{has: map[string]map[string]*discovery.Resource{}, refuses: map[string]bool{}, warming: map[string]bool{}, patient: seed%3 == 1, later: seed%3 == 2}
 		for _, typeURL := range servedTypes {
 			e.has[typeURL] = map[string]*discovery.Resource{}
 		}
@@ -107,10 +154,15 @@ func TestPublisherOverRandomChanges(t *testing.T) {
 					b.Addresses = []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"}[:1+round/2%3]
 				}
 			}
+			for _, name := range names {
+				if rnd.IntN(3) == 0 {
+					proxy.Spec.Backends = append(proxy.Spec.Backends, apps(name, "10.0.0.9", 443, 80)...)
+				}
+			}
 			snap := mustBuild(t, proxy, Options{})
 			clear(e.refuses)
 			if rnd.IntN(2) == 0 {
-				for _, typeURL := range []string{clusterType, listenerType} {
+				for _, typeURL := range []string{clusterType, listenerType, routeType} {
 					for _, r := range snap.sets[typeURL].sorted {
 						if rnd.IntN(6) == 0 {
 							e.refuses[r.Version] = true
@@ -126,11 +178,31 @@ func TestPublisherOverRandomChanges(t *testing.T) {
 					t.Fatalf("seed %d round %d: no rest after %d steps", seed, round, steps)
 				}
 				e.take(p, st)
+				if !e.later || rnd.IntN(2) == 0 {
+					e.routes(p)
+				}
 				if problem := e.dangling(t, everRefused); problem != "" {
 					t.Fatalf("seed %d round %d: %s", seed, round, problem)
 				}
 			}
-			for _, typeURL := range []string{clusterType, listenerType} {
+			for e.routes(p); ; e.routes(p) { // at last it does
+				st := p.next()
+				if st == nil {
+					break
+				}
+				if steps++; steps > 200 {
+					t.Fatalf("seed %d round %d: no rest after %d steps", seed, round, steps)
+				}
+				e.take(p, st)
+			}
+			if problem := e.dangling(t, everRefused); problem != "" {
+				t.Fatalf("seed %d round %d: %s", seed, round, problem)
+			}
+			served := []string{clusterType, listenerType}
+			if e.has[listenerType][httpListener] != nil {
+				served = append(served, routeType)
+			}
+			for _, typeURL := range served {
 				for _, r := range snap.sets[typeURL].sorted {
 					if !e.refuses[r.Version] && e.has[typeURL][r.Name] != r && e.has[typeURL][r.Name].GetVersion() != r.Version {
 						t.Fatalf("seed %d round %d: %s did not arrive", seed, round, r.Name)
@@ -141,7 +213,7 @@ func TestPublisherOverRandomChanges(t *testing.T) {
 				t.Fatalf("seed %d round %d: Envoy waits for %v", seed, round, e.warming)
 			}
 			if len(e.refuses) == 0 {
-				for _, typeURL := range []string{clusterType, listenerType} {
+				for _, typeURL := range served {
 					if got, want := slices.Sorted(maps.Keys(e.has[typeURL])), slices.Sorted(maps.Keys(snap.sets[typeURL].byName)); !slices.Equal(got, want) {
 						t.Fatalf("seed %d round %d: Envoy has %v, want %v", seed, round, got, want)
 					}

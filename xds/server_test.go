@@ -585,3 +585,183 @@ func TestServeThatIsStoppedAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// withApps is page with the apps of some attachments.
+func withApps(proxy *v1alpha1.ProxyServer, attachments ...string) *v1alpha1.ProxyServer {
+	for _, name := range attachments {
+		proxy.Spec.Backends = append(proxy.Spec.Backends, apps(name, "198.51.100.200", 443, 80)...)
+	}
+	return proxy
+}
+
+// appsOf are the names of the clusters of the apps of some attachments.
+func appsOf(attachments ...string) []string {
+	var names []string
+	for _, name := range attachments {
+		names = append(names, "clusters/"+name+"/oooi-ingress", "clusters/"+name+"/oooi-ingress/http")
+	}
+	return names
+}
+
+var (
+	allListeners = []string{"apps-http", "https", "kube-api"}
+	appsRoutes   = []string{"apps-http"}
+)
+
+// sorted joins and sorts lists.
+func sorted(lists ...[]string) []string { return slices.Sorted(slices.Values(slices.Concat(lists...))) }
+
+func TestRoutesComeAfterListenersAndGoBeforeClusters(t *testing.T) {
+	p := serveInProcess(t)
+	p.Apply(testInfra, mustBuild(t, withApps(page("a", "b"), "a"), Options{}))
+	c := connectDelta(t, p, testInfra, "pod-1")
+	c.start(sorted(targetsOf("a", "b"), appsOf("a")), allListeners)
+	if st := p.Status(testInfra)[0]; st.Acknowledged != "" {
+		t.Errorf("before Envoy asked for its routes: %+v", st)
+	}
+	c.ask(routeType, "apps-http")
+	c.ack(c.expect(routeType, appsRoutes, nil))
+	p.settled(t, testInfra)
+
+	p.Apply(testInfra, mustBuild(t, withApps(page("a", "b"), "a", "b"), Options{}))
+	c.ack(c.expect(clusterType, appsOf("b"), nil))
+	c.ack(c.expect(listenerType, []string{"https"}, nil)) // apps-http is as it was
+	c.ack(c.expect(routeType, appsRoutes, nil))
+	p.settled(t, testInfra)
+
+	p.Apply(testInfra, mustBuild(t, withApps(page("a", "b"), "b"), Options{}))
+	c.ack(c.expect(listenerType, []string{"https"}, nil))
+	routes := c.expect(routeType, appsRoutes, nil)
+	if text := fmt.Sprint(routes); strings.Contains(text, "clusters/a/") {
+		t.Errorf("the routes still lead to a: %s", text)
+	}
+	c.nack(routes, "no")
+	p.settled(t, testInfra) // the clusters of a stay, as the last good routes lead there
+	if st := p.Status(testInfra)[0]; st.Error != "routeconfiguration apps-http: no" || st.Acknowledged == p.Version(testInfra) {
+		t.Errorf("status %+v", st)
+	}
+	if got := summary(statusOf(t, p, "")[0]); !slices.Contains(got, "apps-http ERROR no") || !slices.Contains(got, "apps-http SYNCED") {
+		t.Errorf("CSDS: %q", got)
+	}
+
+	// The last apps go: the routes, which a draining listener may still have, lead nowhere before the clusters go.
+	p.Apply(testInfra, mustBuild(t, page("a", "b"), Options{}))
+	c.ack(c.expect(listenerType, []string{"https"}, []string{"apps-http"}))
+	routes = c.expect(routeType, appsRoutes, nil)
+	if text := fmt.Sprint(routes); strings.Contains(text, "clusters/") {
+		t.Errorf("the routes still lead somewhere: %s", text)
+	}
+	c.ack(routes)
+	c.ack(c.expect(clusterType, nil, sorted(appsOf("a", "b"))))
+	p.settled(t, testInfra)
+	c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: routeType, ResourceNamesUnsubscribe: appsRoutes}) // the listener has drained
+
+	p.Apply(testInfra, mustBuild(t, withApps(page("a", "b"), "a"), Options{})) // and they come back
+	c.ack(c.expect(clusterType, appsOf("a"), nil))
+	c.ack(c.expect(listenerType, []string{"apps-http", "https"}, nil))
+	c.ask(routeType, "apps-http")
+	c.ack(c.expect(routeType, appsRoutes, nil))
+	p.settled(t, testInfra)
+
+	p.Remove(testInfra)
+	c.ack(c.expect(listenerType, nil, allListeners))
+	c.ack(c.expect(routeType, appsRoutes, nil))
+	c.ack(c.expect(clusterType, nil, sorted(targetsOf("a", "b"), appsOf("a"))))
+	p.settled(t, testInfra)
+}
+
+// A listener that Envoy does not acknowledge before it has its routes gets them.
+func TestAListenerMayWaitForItsRoutes(t *testing.T) {
+	p := serveInProcess(t)
+	p.Apply(testInfra, mustBuild(t, withApps(page("a"), "a"), Options{}))
+	c := connectDelta(t, p, testInfra, "pod-1")
+	c.ask(clusterType)
+	c.ack(c.expect(clusterType, sorted(targetsOf("a"), appsOf("a")), nil))
+	c.ask(listenerType)
+	listeners := c.expect(listenerType, allListeners, nil)
+	c.ask(routeType, "apps-http")
+	c.ack(c.expect(routeType, appsRoutes, nil))
+	c.ack(listeners)
+	p.settled(t, testInfra)
+}
+
+// An Envoy that gives up routes while they are on their way may never answer.
+func TestRoutesThatAreGivenUpHoldUpNothing(t *testing.T) {
+	p := serveInProcess(t)
+	p.Apply(testInfra, mustBuild(t, withApps(page("a"), "a"), Options{}))
+	c := connectDelta(t, p, testInfra, "pod-1")
+	c.start(sorted(targetsOf("a"), appsOf("a")), allListeners)
+	c.ask(routeType, "apps-http")
+	c.ack(c.expect(routeType, appsRoutes, nil))
+	p.Apply(testInfra, mustBuild(t, page("a"), Options{}))
+	c.ack(c.expect(listenerType, []string{"https"}, []string{"apps-http"}))
+	c.expect(routeType, appsRoutes, nil)
+	c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: routeType, ResourceNamesUnsubscribe: appsRoutes})
+	c.ack(c.expect(clusterType, nil, appsOf("a")))
+	p.settled(t, testInfra)
+}
+
+// A listener that Envoy refuses never asks for routes: nobody waits for them. And an Envoy that is slow to ask holds up no newer state.
+func TestNobodyWaitsForRoutesThatAreNotAskedFor(t *testing.T) {
+	p := serveInProcess(t)
+	p.Apply(testInfra, mustBuild(t, withApps(page(), "a"), Options{}))
+	c := connectDelta(t, p, testInfra, "pod-1")
+	c.ask(clusterType)
+	c.ack(c.expect(clusterType, appsOf("a"), nil))
+	c.ask(listenerType)
+	c.nack(c.expect(listenerType, []string{"apps-http", "https"}, nil), "no")
+	c.nack(c.expect(listenerType, []string{"apps-http"}, nil), "cannot bind")
+	c.ack(c.expect(listenerType, []string{"https"}, nil))
+	p.settled(t, testInfra)
+	if st := p.Status(testInfra)[0]; st.Error != "listener apps-http: cannot bind" {
+		t.Errorf("status %+v", st)
+	}
+
+	p.Apply(testInfra, mustBuild(t, withApps(page(), "a"), Options{}))
+	c.ack(c.expect(listenerType, []string{"apps-http"}, nil)) // and does not ask
+	p.Apply(testInfra, mustBuild(t, withApps(page(), "a", "b"), Options{}))
+	c.ack(c.expect(clusterType, appsOf("b"), nil))
+	c.ack(c.expect(listenerType, []string{"https"}, nil))
+	c.ask(routeType, "apps-http")
+	c.ack(c.expect(routeType, appsRoutes, nil))
+	p.settled(t, testInfra)
+}
+
+// What an Envoy had from a control plane of before: routes are resumed, and lead nowhere once their apps have gone meanwhile.
+func TestRoutesAfterARestart(t *testing.T) {
+	had := mustBuild(t, withApps(page("a"), "a"), Options{})
+	versions := func(typeURL string) map[string]string {
+		known := map[string]string{}
+		for _, r := range had.sets[typeURL].sorted {
+			known[r.GetName()] = r.GetVersion()
+		}
+		return known
+	}
+	resume := func(p *inProcess) *deltaClient {
+		c := connectDelta(t, p, testInfra, "pod-1")
+		c.resume(clusterType, versions(clusterType))
+		c.resume(listenerType, versions(listenerType))
+		c.send(&discovery.DeltaDiscoveryRequest{
+			TypeUrl: routeType, ResourceNamesSubscribe: appsRoutes, InitialResourceVersions: versions(routeType),
+		})
+		return c
+	}
+	same := serveInProcess(t)
+	same.Apply(testInfra, had)
+	resume(same)
+	eventually(t, "Envoy counts as up to date", func() bool {
+		st := same.Status(testInfra)
+		return len(st) == 1 && st[0].Acknowledged == same.Version(testInfra)
+	})
+	if n := metric(t, same.registry, "oooi_xds_pushes_total", nil); n != 0 {
+		t.Errorf("%v pushes after a restart with the same input", n)
+	}
+
+	gone := serveInProcess(t)
+	gone.Apply(testInfra, mustBuild(t, page("a"), Options{}))
+	c := resume(gone)
+	c.ack(c.expect(listenerType, []string{"https"}, []string{"apps-http"}))
+	c.ack(c.expect(routeType, appsRoutes, nil))
+	c.ack(c.expect(clusterType, nil, appsOf("a")))
+	gone.settled(t, testInfra)
+}

@@ -164,3 +164,25 @@ func TestStateOfTheWorldEndpoints(t *testing.T) {
 	c.ack(c.expect(endpointType, 2), "clusters/a/konnectivity-server", "clusters/a/oauth-openshift")
 	p.settled(t, testInfra)
 }
+
+func TestStateOfTheWorldRoutes(t *testing.T) {
+	p := serveInProcess(t)
+	p.Apply(testInfra, mustBuild(t, withApps(page("a"), "a"), Options{}))
+	c := connectSotW(t, p, "pod-1")
+	c.ask(clusterType, "", nil)
+	c.ack(c.expect(clusterType, 6))
+	c.ask(listenerType, "", nil)
+	c.ack(c.expect(listenerType, 3))
+	c.ask(routeType, "", nil, "apps-http")
+	r := c.expect(routeType, 1)
+	c.ack(r, "apps-http")
+	p.settled(t, testInfra)
+
+	// The listener goes, and with it the question for its routes, while these are on their way: Envoy need not answer.
+	p.Apply(testInfra, mustBuild(t, page("a"), Options{}))
+	c.ack(c.expect(listenerType, 2))
+	r = c.expect(routeType, 1)
+	c.ask(routeType, r.GetNonce(), nil)
+	c.ack(c.expect(clusterType, 4))
+	p.settled(t, testInfra)
+}
