@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,7 +33,7 @@ type Attachment struct {
 	Port int32
 	// Waiting says why the hosted cluster cannot be asked yet. Nothing is dialled then; empty: it can.
 	Waiting string
-	// Hold: nothing is written and nothing is taken away, and what was observed stays.
+	// Hold: nothing is written and nothing is taken away, and what was observed stays. Remove wins over it.
 	Hold bool
 	// Remove what was made.
 	Remove bool
@@ -41,10 +43,10 @@ type Attachment struct {
 type Observation struct {
 	// Status for the attachment. Whether its VIP may be published is somebody else's to say.
 	Status v1alpha1.AppsIngressStatus
-	// Removed, with Attachment.Remove: nothing of ours is left there.
+	// Removed, with Attachment.Remove: nothing of ours is left there, but what is Left on purpose, because others need it.
 	Removed bool
 	// Left, with Attachment.Remove: what may still be there, each as "Service openshift-ingress/oooi-ingress". As far as is known:
-	// the names of the spec, when it cannot be asked.
+	// the names of the spec, when it cannot be asked. It is not to be changed.
 	Left []string
 }
 
@@ -64,10 +66,14 @@ type Config struct {
 
 // Runner looks into hosted clusters.
 type Runner struct {
-	config Config
+	config  Config
+	metrics *metrics
 
 	mu       sync.Mutex
+	ctx      context.Context // of Run; nil: it does not run
+	workers  map[types.NamespacedName]*worker
 	observed map[types.NamespacedName]Observation
+	running  sync.WaitGroup
 }
 
 // New makes a Runner, which does nothing before Run.
@@ -75,22 +81,110 @@ func New(config Config) *Runner {
 	if config.Clock == nil {
 		config.Clock = time.Now
 	}
-	return &Runner{config: config, observed: map[types.NamespacedName]Observation{}}
+	if config.Changed == nil {
+		config.Changed = func() {}
+	}
+	if config.Log == nil {
+		config.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Runner{
+		config: config, metrics: newMetrics(config.Registerer),
+		workers: map[types.NamespacedName]*worker{}, observed: map[types.NamespacedName]Observation{},
+	}
 }
 
 // Run works until the context ends, and waits for all that it started. It is for one call.
 func (r *Runner) Run(ctx context.Context) error {
+	r.mu.Lock()
+	r.ctx = ctx
+	for _, w := range r.workers {
+		r.start(w)
+	}
+	r.mu.Unlock()
 	<-ctx.Done()
+	r.mu.Lock()
+	r.ctx = nil
+	r.mu.Unlock()
+	r.running.Wait()
 	return nil
 }
 
+// start starts a worker, when the Runner runs. The lock is held.
+func (r *Runner) start(w *worker) {
+	if r.ctx == nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(r.ctx)
+	w.stop = cancel
+	r.running.Go(func() {
+		defer cancel()
+		w.run(ctx)
+	})
+}
+
 // Set says what is to be done, for all attachments: those that are missing are stopped and forgotten, and those that did not change go
-// on undisturbed. It never blocks on a hosted cluster, and may be called before Run.
-func (r *Runner) Set(_ []Attachment) {}
+// on undisturbed; another Last is no change. It never waits for a hosted cluster, and may be called before Run.
+func (r *Runner) Set(all []Attachment) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	there := map[types.NamespacedName]bool{}
+	for _, a := range all {
+		a.Spec = *a.Spec.DeepCopy()
+		a.Addresses = slices.Clone(a.Addresses)
+		there[a.Key] = true
+		if w := r.workers[a.Key]; w != nil {
+			w.set(a)
+			continue
+		}
+		w := newWorker(r, a)
+		r.workers[a.Key] = w
+		r.start(w)
+	}
+	for key, w := range r.workers {
+		if there[key] {
+			continue
+		}
+		w.stop()
+		delete(r.workers, key)
+		delete(r.observed, key)
+		r.metrics.forget(key)
+	}
+}
 
 // Observed is what was seen last of each attachment that there was time to look at.
 func (r *Runner) Observed() map[types.NamespacedName]Observation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.observed)
+}
+
+// requestFailed counts a request, unless its attachment is forgotten.
+func (r *Runner) requestFailed(w *worker) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.workers[w.key] == w {
+		r.metrics.requestFailed(w.key)
+	}
+}
+
+// observe keeps what a worker saw, unless it was stopped, or given something else to do, in the meantime.
+func (r *Runner) observe(pass context.Context, w *worker, o Observation) {
+	r.mu.Lock()
+	last, known := r.observed[w.key]
+	if r.workers[w.key] != w || pass.Err() != nil || known && reflect.DeepEqual(last, o) {
+		r.mu.Unlock()
+		return
+	}
+	r.observed[w.key] = o
+	r.metrics.observed(w.key, o.Status.Phase)
+	r.mu.Unlock()
+	if !known || last.Status.Phase != o.Status.Phase || last.Status.Reason != o.Status.Reason || last.Status.ExternalIP != o.Status.ExternalIP {
+		level := slog.LevelInfo
+		if o.Status.Phase == v1alpha1.PhaseDegraded {
+			level = slog.LevelWarn
+		}
+		r.config.Log.Log(pass, level, "apps ingress", "attachment", w.key.String(), "phase", o.Status.Phase, "reason", o.Status.Reason,
+			"vip", o.Status.ExternalIP, "message", o.Status.Message)
+	}
+	r.config.Changed()
 }
