@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,8 +22,9 @@ import (
 // question is what oooi explain is asked: a connection, or a DNS name.
 type question struct {
 	source     netip.Addr
-	serverName string
+	name       string // server name, or Host on port 80
 	port       int
+	listener   string // instead of the port
 	dns        string
 	dnsType    uint16
 	infra      string
@@ -44,16 +46,19 @@ type nameVerdict struct {
 }
 
 func newExplain() *cobra.Command {
-	var source, sni, dns, dnsType, infra, configDir, server, output string
-	var port int
+	var source, sni, port, dns, dnsType, infra, configDir, server, output string
 	cmd := &cobra.Command{
 		Use:   "explain --source IP [--sni NAME | --dns NAME]",
 		Short: "Say where a connection goes, or what a name resolves to, and why",
 		Long: `Say which attachment and target a TLS connection from a source gets, and the rule that
-decided, or why it is closed. With --dns: which answer a name gets, in which view, and why.
+decided, or why it is closed. On port 80 the name is the Host of plain HTTP. The listener behind an
+attachment's public Service is its port on the pods, or its name. With --dns: which answer a name
+gets, in which view, and why.
 The answer comes from a running server, or from manifests with --config-dir.`,
 		Example: `  oooi explain --source 192.0.2.117 --sni kubernetes.default.svc
   oooi explain --source 192.0.2.117 --port 6443                      # TLS without a server name
+  oooi explain --source 10.128.0.7 --port 80 --sni console.apps.example-hcp-a.clusters.example.com
+  oooi explain --source 203.0.113.7 --port external-example-hcp-a --sni oauth.example-hcp-a.clusters.example.com
   oooi explain --source 10.128.0.7 --dns api.example-hcp-a.clusters.example.com
   oooi explain --config-dir examples/two-clusters --source 192.0.2.117 --sni api.example-hcp-b.clusters.example.com`,
 		Args: noArgs,
@@ -68,7 +73,7 @@ The answer comes from a running server, or from manifests with --config-dir.`,
 				return err
 			}
 			query := url.Values{}
-			for name, value := range map[string]string{"source": source, "sni": sni, "dns": dns, "type": dnsType, "infra": infra, "port": strconv.Itoa(port)} {
+			for name, value := range map[string]string{"source": source, "sni": sni, "dns": dns, "type": dnsType, "infra": infra, "port": port} {
 				if value != "" {
 					query.Set(name, value)
 				}
@@ -89,8 +94,8 @@ The answer comes from a running server, or from manifests with --config-dir.`,
 		},
 	}
 	cmd.Flags().StringVar(&source, "source", "", "address of the client (required)")
-	cmd.Flags().StringVar(&sni, "sni", "", "server name in the ClientHello; empty: none")
-	cmd.Flags().IntVar(&port, "port", 443, "port of the proxy")
+	cmd.Flags().StringVar(&sni, "sni", "", "server name in the ClientHello, on port 80 the Host; empty: none")
+	cmd.Flags().StringVar(&port, "port", "443", "port of the proxy, or external-ATTACHMENT")
 	cmd.Flags().StringVar(&dns, "dns", "", "ask for this name instead")
 	cmd.Flags().StringVar(&dnsType, "type", "A", "record type for --dns")
 	cmd.Flags().StringVar(&infra, "infra", "", "only this Infra, as NAMESPACE/NAME (default: those whose VLAN has the source, else all)")
@@ -102,7 +107,7 @@ The answer comes from a running server, or from manifests with --config-dir.`,
 
 // parseQuestion reads the parameters that the command and the HTTP endpoint share.
 func parseQuestion(query url.Values) (question, error) {
-	q := question{serverName: query.Get("sni"), dns: query.Get("dns"), dnsType: mdns.TypeA, infra: query.Get("infra"), port: 443}
+	q := question{name: query.Get("sni"), dns: query.Get("dns"), dnsType: mdns.TypeA, infra: query.Get("infra"), port: 443}
 	var err error
 	if query.Get("source") == "" {
 		return q, fmt.Errorf("--source is missing: give the address of the client")
@@ -111,9 +116,11 @@ func parseQuestion(query url.Values) (question, error) {
 		return q, fmt.Errorf("--source %q is not an address", query.Get("source"))
 	}
 	q.source = q.source.Unmap()
-	if text := query.Get("port"); text != "" {
+	if text := query.Get("port"); strings.HasPrefix(text, "external-") {
+		q.listener, q.port = text, 0
+	} else if text != "" {
 		if q.port, err = strconv.Atoi(text); err != nil || q.port < 1 || q.port > 65535 {
-			return q, fmt.Errorf("--port %q is not between 1 and 65535", text)
+			return q, fmt.Errorf("--port %q is neither between 1 and 65535 nor external-ATTACHMENT", text)
 		}
 	}
 	if q.infra != "" && !isInfraKey(q.infra) {
@@ -157,7 +164,8 @@ func explain(result *plan.Result, q question, podNetworks []netip.Prefix) (answe
 		return answers{}, fmt.Errorf("there is no Infra")
 	}
 	if q.dns == "" {
-		return answers{Connections: result.Explain(q.source, q.serverName, q.port, q.infra)}, nil
+		connection := plan.Connection{Source: q.source, Name: q.name, Port: q.port, Listener: q.listener}
+		return answers{Connections: result.Explain(connection, q.infra)}, nil
 	}
 	var a answers
 	for _, infra := range result.Concerned(q.source, q.infra) {
@@ -191,16 +199,15 @@ func hasInfra(result *plan.Result, key string) bool {
 func printAnswers(w io.Writer, q question, a answers) error {
 	var b strings.Builder
 	for _, v := range a.Connections {
-		what := fmt.Sprintf("%s -> %s:%d", q.source, "proxy of "+v.Infra, q.port)
-		if q.serverName != "" {
-			what += ", server name " + q.serverName
-		} else {
-			what += ", no server name"
-		}
+		what := fmt.Sprintf("%s -> proxy of %s:%s, %s", q.source, v.Infra, cmp.Or(q.listener, strconv.Itoa(q.port)), nameOf(v, q))
 		fmt.Fprintln(&b, what)
 		if v.Routed {
 			fmt.Fprintf(&b, "  routed to %s of attachment %s (%s)\n", v.Target, v.Attachment, strings.Join(v.Addresses, ", "))
-			fmt.Fprintf(&b, "  backend   %s, filter chain %s\n", v.Backend, v.FilterChain)
+			what := "filter chain"
+			if v.Rule == plan.RuleHTTPHost {
+				what = "cluster"
+			}
+			fmt.Fprintf(&b, "  backend   %s, %s %s\n", v.Backend, what, v.FilterChain)
 		} else {
 			fmt.Fprintf(&b, "  closed\n")
 		}
@@ -215,6 +222,18 @@ func printAnswers(w io.Writer, q question, a answers) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// nameOf says which name a connection had.
+func nameOf(v plan.Verdict, q question) string {
+	what := "server name"
+	if v.Rule == plan.RuleHTTPHost {
+		what = "Host"
+	}
+	if q.name == "" {
+		return "no " + what
+	}
+	return what + " " + q.name
 }
 
 func answerOf(e dnsserver.Explanation) string {

@@ -77,26 +77,25 @@ func refuseAppsRange(infra *Infra, a *Attachment) {
 		refuseApps(a, v1alpha1.ReasonAppsRangeOutsideCIDR, fmt.Sprintf(
 			"the apps range %s reaches out of the CIDR %s of Infra %s: choose addresses inside it", r, infra.cidr, infra.Object.Name))
 	}
-	for _, reserved := range reservedAddresses(infra) {
-		if r.holds(reserved.address) {
-			refuseApps(a, v1alpha1.ReasonAppsRangeHoldsAddress, fmt.Sprintf(
-				"the apps range %s holds %s, the %s of Infra %s: leave that address out", r, reserved.address, reserved.what, infra.Object.Name))
-		}
-	}
-	refuseAppsRangeInPool(infra, infra, a)
-	for _, other := range infra.neighbours {
-		for _, c := range claims(other) {
-			if r.holds(c.address) {
+	said := map[netip.Addr]bool{} // Infras on one network may have one gateway
+	refuseHeld := func(owner *Infra, name string) {
+		for _, reserved := range slices.Concat(reservedAddresses(owner), reservedForMACs(owner)) {
+			if r.holds(reserved.address) && !said[reserved.address] {
+				said[reserved.address] = true
 				refuseApps(a, v1alpha1.ReasonAppsRangeHoldsAddress, fmt.Sprintf(
-					"the apps range %s holds %s, the %s address of Infra %s on the same network: leave that address out", r, c.address, c.component, other.Key()))
+					"the apps range %s holds %s, the %s of Infra %s: leave that address out", r, reserved.address, reserved.what, name))
 			}
 		}
-		refuseAppsRangeInPool(infra, other, a)
+		refuseAppsRangeInPool(owner, a)
+	}
+	refuseHeld(infra, infra.Object.Name)
+	for _, other := range infra.neighbours {
+		refuseHeld(other, other.Key().String()+" on the same network")
 	}
 }
 
 // refuseAppsRangeInPool reports an apps range that overlaps the pool of its own Infra or of another on the same network.
-func refuseAppsRangeInPool(infra, owner *Infra, a *Attachment) {
+func refuseAppsRangeInPool(owner *Infra, a *Attachment) {
 	r, pool := a.appsRange, poolOf(owner.Object)
 	if !pool.overlaps(r) {
 		return
@@ -119,6 +118,21 @@ func refuseApps(a *Attachment, reason, message string) {
 type reservedAddress struct {
 	address netip.Addr
 	what    string
+}
+
+// reservedForMACs are the addresses that DHCP keeps for one client each.
+func reservedForMACs(infra *Infra) []reservedAddress {
+	dhcp := &infra.Object.Spec.InfraComponents.DHCP
+	if !v1alpha1.On(dhcp.Enabled) {
+		return nil
+	}
+	var reserved []reservedAddress
+	for _, r := range dhcp.Reservations {
+		if address, err := netip.ParseAddr(r.IP); err == nil && address.Is4() {
+			reserved = append(reserved, reservedAddress{address, "address reserved for " + r.MAC})
+		}
+	}
+	return reserved
 }
 
 // reservedAddresses are the addresses of a VLAN that nothing else may have.

@@ -299,8 +299,10 @@ func excludedAddresses(infra *Infra) []string {
 	}
 	excluded = append(excluded, appsRangesOf(infra)...)
 	for _, other := range infra.neighbours {
-		for _, c := range claims(other) {
-			excluded = append(excluded, c.address.String())
+		for _, r := range reservedAddresses(other) {
+			if text := r.address.String(); !slices.Contains(excluded, text) {
+				excluded = append(excluded, text)
+			}
 		}
 		excluded = append(excluded, appsRangesOf(other)...)
 	}

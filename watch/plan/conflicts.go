@@ -145,14 +145,41 @@ func refuseSharedAddresses(infras []*Infra) {
 			if slices.Index(infras, other) > i {
 				refuseShared(nadOf(infra.Object), infra, other)
 			}
+			refuseGatewayOf(infra, other)
 			refusePoolOver(infra, other)
 		}
 	}
 }
 
-// refusePoolOver reports a pool that holds a server address of another Infra, to both.
+// gatewayOf is the gateway of an Infra; the zero value: none that parses.
+func gatewayOf(infra *Infra) netip.Addr {
+	address, _ := netip.ParseAddr(infra.Object.Spec.NetworkConfig.Gateway)
+	return address
+}
+
+// refuseGatewayOf takes a server address out of service that is the gateway of another Infra: that one is a router's.
+func refuseGatewayOf(infra, other *Infra) {
+	gateway := gatewayOf(other)
+	for _, c := range claims(infra) {
+		if c.address != gateway {
+			continue
+		}
+		withdraw(c, v1alpha1.ReasonSharedAddress, fmt.Sprintf(
+			"%s is the %s address of this Infra and the gateway of Infra %s on the same network: choose another address", gateway, c.component, other.Key()))
+		other.report("", v1alpha1.ReasonSharedAddress, "spec.networkConfig.gateway", fmt.Sprintf(
+			"%s is the gateway of this Infra and the %s address of Infra %s on the same network: give one of them another address", gateway, c.component, infra.Key()))
+	}
+}
+
+// refusePoolOver reports a pool that holds a server address or the gateway of another Infra, to both.
 func refusePoolOver(infra, other *Infra) {
 	pool := poolOf(infra.Object)
+	if gateway := gatewayOf(other); gateway != gatewayOf(infra) && pool.holds(gateway) {
+		infra.report(v1alpha1.ComponentDHCP, v1alpha1.ReasonPoolHoldsAddress, "spec.infraComponents.dhcp.rangeStart", fmt.Sprintf(
+			"the DHCP pool %s holds %s, the gateway of Infra %s on the same network; the pool does not hand it out: leave it out", pool, gateway, other.Key()))
+		other.report("", v1alpha1.ReasonPoolHoldsAddress, "spec.networkConfig.gateway", fmt.Sprintf(
+			"%s lies in the DHCP pool %s of Infra %s on the same network: correct the gateway, or that pool", gateway, pool, infra.Key()))
+	}
 	for _, c := range claims(other) {
 		if !pool.holds(c.address) {
 			continue

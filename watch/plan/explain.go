@@ -15,6 +15,12 @@ import (
 const (
 	// RuleServerName: the server name is a name of one cluster.
 	RuleServerName = "server-name"
+	// RuleAppsName: the server name lies under *.apps of one cluster.
+	RuleAppsName = "apps-name"
+	// RuleHTTPHost: the connection is plain HTTP, and its Host lies under *.apps of one cluster.
+	RuleHTTPHost = "http-host"
+	// RulePublicName: the port is that of an attachment's own listener, which takes nothing but its public names.
+	RulePublicName = "public-name"
 	// RuleAlias: the server name is an alias, so the source decides.
 	RuleAlias = "alias"
 	// RuleNoServerName: there is no server name, so the source decides.
@@ -23,13 +29,24 @@ const (
 	RulePort = "port"
 )
 
-// Verdict says where one TLS connection to the proxy of one Infra goes, and why.
+// Connection is one connection to the proxy of an Infra.
+type Connection struct {
+	Source netip.Addr
+	// Name is the server name of TLS, or the Host of HTTP on port 80; empty: none.
+	Name string
+	// Port of the proxy. With Listener: ignored.
+	Port int
+	// Listener is the name of an attachment's own listener, external-<attachment>; empty: the one of the port.
+	Listener string
+}
+
+// Verdict says where one connection to the proxy of one Infra goes, and why.
 type Verdict struct {
 	// Infra as namespace/name.
 	Infra string `json:"infra"`
 	// Routed is true when the connection reaches a target, false when it is closed.
 	Routed bool `json:"routed"`
-	// Rule that decided: server-name, alias, no-server-name or port.
+	// Rule that decided: server-name, apps-name, http-host, public-name, alias, no-server-name or port.
 	Rule string `json:"rule"`
 	// Attachment whose cluster is reached, or would be.
 	Attachment string `json:"attachment,omitempty"`
@@ -39,18 +56,17 @@ type Verdict struct {
 	Addresses []string `json:"addresses,omitempty"`
 	// Backend of the ProxyServer.
 	Backend string `json:"backend,omitempty"`
-	// FilterChain and cluster of Envoy.
+	// FilterChain and cluster of Envoy; for plain HTTP its cluster.
 	FilterChain string `json:"filterChain,omitempty"`
 	// Why, for a person.
 	Why string `json:"why"`
 }
 
-// Explain says where TLS connections from a source with a server name (empty: none) to a port of the
-// proxy go: one verdict for each Infra that Concerned gives.
-func (r *Result) Explain(source netip.Addr, serverName string, port int, infra string) []Verdict {
+// Explain says where a connection to the proxy goes: one verdict for each Infra that Concerned gives.
+func (r *Result) Explain(c Connection, infra string) []Verdict {
 	var verdicts []Verdict
-	for _, i := range r.Concerned(source, infra) {
-		verdicts = append(verdicts, i.explain(source, serverName, port))
+	for _, i := range r.Concerned(c.Source, infra) {
+		verdicts = append(verdicts, i.explain(c))
 	}
 	return verdicts
 }
@@ -74,10 +90,18 @@ func (r *Result) Concerned(source netip.Addr, infra string) []*Infra {
 	return all
 }
 
-func (i *Infra) explain(source netip.Addr, serverName string, port int) Verdict {
+func (i *Infra) explain(c Connection) Verdict {
 	v := Verdict{Infra: i.Key().String(), Rule: RuleServerName}
-	name := strings.ToLower(serverName)
+	name := strings.ToLower(c.Name)
+	listener := c.Listener
+	if listener == "" && i.Proxy != nil {
+		listener = i.ownListener(c.Port)
+	}
 	switch {
+	case listener != "":
+		v.Rule = RulePublicName
+	case c.Port == portHTTP:
+		v.Rule = RuleHTTPHost
 	case name == "":
 		v.Rule = RuleNoServerName
 	case slices.Contains(Aliases, name):
@@ -86,17 +110,123 @@ func (i *Infra) explain(source netip.Addr, serverName string, port int) Verdict 
 	switch {
 	case i.Proxy == nil:
 		v.Why = "the proxy of this Infra is not served: " + i.Absence(v1alpha1.ComponentProxy)
-		return v
-	case port != portHTTPS && port != portKubeAPI:
+	case v.Rule == RulePublicName:
+		i.explainPublicName(&v, listener, name)
+	case v.Rule == RuleHTTPHost && i.listensOn(portHTTP):
+		i.explainHost(&v, name)
+	case c.Port != portHTTPS && c.Port != portKubeAPI:
 		v.Rule = RulePort
-		v.Why = fmt.Sprintf("Envoy listens on %d and %d, not on %d", portHTTPS, portKubeAPI, port)
-		return v
+		ports := fmt.Sprintf("%d and %d", portHTTPS, portKubeAPI)
+		if i.listensOn(portHTTP) {
+			ports = fmt.Sprintf("%d, %d and %d", portHTTP, portHTTPS, portKubeAPI)
+		}
+		v.Why = fmt.Sprintf("Envoy listens on %s, not on %d", ports, c.Port)
 	case v.Rule == RuleServerName:
-		i.explainServerName(&v, name, port)
+		i.explainServerName(&v, name, c.Port)
 	default:
-		i.explainSource(&v, source, port)
+		i.explainSource(&v, c.Source, c.Port)
 	}
 	return v
+}
+
+// ownListener is the name of the attachment's own listener on a port; empty: there is none.
+func (i *Infra) ownListener(port int) string {
+	for _, b := range i.Proxy.Spec.Backends {
+		if b.Listener != "" && slices.Contains(b.Ports, int32(port)) {
+			return b.Listener
+		}
+	}
+	return ""
+}
+
+func (i *Infra) listensOn(port int32) bool {
+	return slices.ContainsFunc(i.Proxy.Spec.Backends, func(b v1alpha1.Backend) bool {
+		return b.Listener == "" && slices.Contains(b.Ports, port)
+	})
+}
+
+// explainPublicName explains connections to the listener behind the public Service of one attachment.
+func (i *Infra) explainPublicName(v *Verdict, listener, name string) {
+	var public []string
+	for _, b := range i.Proxy.Spec.Backends {
+		if b.Listener != listener {
+			continue
+		}
+		v.Attachment = b.Attachment
+		if b.Hostname == name {
+			i.route(v, b, fmt.Sprintf("%s is a public name of attachment %s, from any source", name, b.Attachment))
+			return
+		}
+		public = append(public, b.Hostname)
+	}
+	if len(public) == 0 {
+		v.Why = fmt.Sprintf("there is no listener %s: its attachment has no public Service, or none that is served", listener)
+		return
+	}
+	v.Why = fmt.Sprintf("the public Service of attachment %s leads to %s only", v.Attachment, strings.Join(public, ", "))
+}
+
+// explainHost explains plain HTTP, which goes by its Host: a trailing dot and a port in it do not matter.
+func (i *Infra) explainHost(v *Verdict, host string) {
+	if name, port, found := strings.Cut(host, ":"); found && strings.Trim(port, "0123456789") == "" {
+		host = name
+	}
+	host = strings.TrimSuffix(host, ".")
+	if host == "" {
+		v.Why = "HTTP without a Host leads nowhere (answered 404 or 400)"
+		return
+	}
+	if b := i.wildcardOf(host, portHTTP); b != nil {
+		i.route(v, *b, fmt.Sprintf("the Host %s lies under %s of attachment %s, from any source", host, b.Hostname, b.Attachment))
+		return
+	}
+	v.Why = i.noName(v, host) + " (answered 404)"
+}
+
+// wildcardOf is the backend whose wildcard a name lies under, the longest one; nil: none.
+func (i *Infra) wildcardOf(name string, port int32) *v1alpha1.Backend {
+	var longest *v1alpha1.Backend
+	for n := range i.Proxy.Spec.Backends {
+		b := &i.Proxy.Spec.Backends[n]
+		suffix, wildcard := strings.CutPrefix(b.Hostname, "*")
+		if !wildcard || b.Listener != "" || !slices.Contains(b.Ports, port) || len(name) <= len(suffix) || !strings.HasSuffix(name, suffix) {
+			continue
+		}
+		if longest == nil || len(b.Hostname) > len(longest.Hostname) {
+			longest = b
+		}
+	}
+	return longest
+}
+
+// noName says why no attachment has a name, and which one would.
+func (i *Infra) noName(v *Verdict, name string) string {
+	for _, a := range i.Attachments {
+		if a.Domain == "" {
+			continue // known from the children only
+		}
+		apps := strings.HasSuffix(name, ".apps."+a.Domain)
+		if !apps && !slices.ContainsFunc(names, func(n string) bool { return n+"."+a.Domain == name }) {
+			continue
+		}
+		switch {
+		case a.LeftOut != nil:
+			v.Attachment = a.Object.Name
+			return fmt.Sprintf("attachment %s is left out (%s): %s", a.Object.Name, a.LeftOut.Reason, a.LeftOut.Message)
+		case !apps || a.vip.IsValid():
+		case !a.appsEnabled():
+			v.Attachment = a.Object.Name
+			return fmt.Sprintf("apps ingress of attachment %s is not enabled", a.Object.Name)
+		default:
+			v.Attachment = a.Object.Name
+			why := "its hosted cluster has no VIP"
+			if s := a.Status.AppsIngressStatus; s != nil {
+				why = fmt.Sprintf("%s, %s: %s", s.Phase, s.Reason, s.Message)
+			}
+			return fmt.Sprintf("*.apps.%s of attachment %s is not published (%s)", a.Domain, a.Object.Name, why)
+		}
+	}
+	return fmt.Sprintf("no attachment of this Infra has the name %s", name)
 }
 
 // Absence says why a component has no child.
@@ -118,7 +248,7 @@ func (i *Infra) Absence(component v1alpha1.Component) string {
 
 func (i *Infra) explainServerName(v *Verdict, name string, port int) {
 	for _, b := range i.Proxy.Spec.Backends {
-		if b.Hostname != name || len(b.SourcePrefixRanges) > 0 {
+		if b.Hostname != name || b.Listener != "" || len(b.SourcePrefixRanges) > 0 || strings.HasPrefix(name, "*") {
 			continue
 		}
 		if !slices.Contains(b.Ports, int32(port)) {
@@ -129,14 +259,20 @@ func (i *Infra) explainServerName(v *Verdict, name string, port int) {
 		i.route(v, b, fmt.Sprintf("the server name %s belongs to attachment %s, from any source", name, b.Attachment))
 		return
 	}
-	for _, a := range i.Attachments {
-		if a.LeftOut != nil && slices.ContainsFunc(names, func(n string) bool { return n+"."+a.Domain == name }) {
-			v.Attachment = a.Object.Name
-			v.Why = fmt.Sprintf("attachment %s is left out (%s): %s", a.Object.Name, a.LeftOut.Reason, a.LeftOut.Message)
-			return
-		}
+	if b := i.wildcardOf(name, int32(port)); b != nil {
+		v.Rule = RuleAppsName
+		i.route(v, *b, fmt.Sprintf("the server name %s lies under %s of attachment %s, from any source", name, b.Hostname, b.Attachment))
+		return
 	}
-	v.Why = fmt.Sprintf("no attachment of this Infra has the name %s", name)
+	if b := i.wildcardOf(name, portHTTPS); b != nil {
+		v.Rule, v.Attachment, v.Backend = RuleAppsName, b.Attachment, b.Name
+		v.Why = fmt.Sprintf("%s of attachment %s is served on port %s only", b.Hostname, b.Attachment, portList(b.Ports))
+		return
+	}
+	v.Why = i.noName(v, name)
+	if v.Attachment != "" {
+		return
+	}
 	if strings.HasSuffix(name, ".") {
 		v.Why += "; a server name has no trailing dot (RFC 6066 section 3)"
 	}
@@ -196,6 +332,9 @@ func (i *Infra) route(v *Verdict, b v1alpha1.Backend, why string) {
 	v.Attachment, v.Backend, v.Why = b.Attachment, b.Name, why
 	v.Target = fmt.Sprintf("%s/%s:%d", b.TargetNamespace, b.TargetService, b.TargetPort)
 	v.FilterChain = fmt.Sprintf("%s/%s/%s", i.Object.Namespace, b.Attachment, b.TargetService)
+	if v.Rule == RuleHTTPHost {
+		v.FilterChain += "/http"
+	}
 	v.Addresses = b.Addresses
 	v.Routed = len(b.Addresses) > 0
 	if !v.Routed {

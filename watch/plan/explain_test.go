@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/densityops/oooi/watch/plan"
 )
 
 // TestExplain has one record a line: the case of testdata ("" is the example as it stands), the connection, and
@@ -46,11 +48,13 @@ func TestExplain(t *testing.T) {
 				s = change(t, readExample(t), "testdata/"+f[0]+".in.yaml")
 			}
 			serverName := strings.TrimPrefix(f[2], "-")
-			var port int
-			if _, err := fmt.Sscan(f[3], &port); err != nil {
+			c := plan.Connection{Source: netip.MustParseAddr(f[1]), Name: serverName}
+			if strings.HasPrefix(f[3], "external-") {
+				c.Listener = f[3]
+			} else if _, err := fmt.Sscan(f[3], &c.Port); err != nil {
 				t.Fatal(err)
 			}
-			verdicts := s.result().Explain(netip.MustParseAddr(f[1]), serverName, port, "clusters/tenant-vlan100")
+			verdicts := s.result().Explain(c, "clusters/tenant-vlan100")
 			if len(verdicts) != 1 {
 				t.Fatalf("%d verdicts, want one", len(verdicts))
 			}

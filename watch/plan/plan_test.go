@@ -107,7 +107,8 @@ func readDocuments(t *testing.T, path string) []map[string]any {
 
 // change merges the documents of a case into those given: a document changes the object of its kind,
 // namespace and name, or is a new object. Comment lines say the rest: "# without: KIND NAMESPACE/NAME",
-// "# lease: ADDRESS MAC", "# remembered: ATTACHMENT MACHINE UID ADDRESS [MAC]".
+// "# lease: ADDRESS MAC", "# remembered: ATTACHMENT MACHINE UID ADDRESS [MAC]",
+// "# observed: ATTACHMENT PHASE REASON VIP MESSAGE" (VIP "-": none), "# port: ATTACHMENT PORT".
 func change(t *testing.T, documents []map[string]any, path string) scene {
 	t.Helper()
 	for _, patch := range readDocuments(t, path) {
@@ -123,6 +124,7 @@ func change(t *testing.T, documents []map[string]any, path string) scene {
 		t.Fatal(err)
 	}
 	result := scene{remembered: map[string][]v1alpha1.Source{}}
+	observed, ports := map[string]*v1alpha1.AppsIngressStatus{}, map[string]int32{}
 	for line := range strings.SplitSeq(string(text), "\n") {
 		if gone, ok := strings.CutPrefix(line, "# without: "); ok {
 			at := slices.IndexFunc(documents, func(d map[string]any) bool { return identity(d) == gone })
@@ -139,10 +141,28 @@ func change(t *testing.T, documents []map[string]any, path string) scene {
 			f := append(strings.Fields(source), "")
 			result.remembered[f[0]] = append(result.remembered[f[0]], v1alpha1.Source{Machine: f[1], UID: f[2], Address: f[3], MAC: f[4]})
 		}
+		if seen, ok := strings.CutPrefix(line, "# observed: "); ok {
+			f := strings.SplitN(seen, " ", 5)
+			observed[f[0]] = &v1alpha1.AppsIngressStatus{Phase: f[1], Reason: f[2], ExternalIP: strings.TrimPrefix(f[3], "-"), Message: f[4]}
+		}
+		if port, ok := strings.CutPrefix(line, "# port: "); ok {
+			var attachment string
+			var n int32
+			if _, err := fmt.Sscan(port, &attachment, &n); err != nil {
+				t.Fatalf("%s: %q: %v", path, line, err)
+			}
+			ports[attachment] = n
+		}
 	}
 	result.objects = load(t, documents)
 	for _, a := range result.objects.Attachments {
 		a.Status.Sources = result.remembered[a.Name]
+		if observed[a.Name] != nil {
+			a.Status.AppsIngressStatus = observed[a.Name]
+		}
+		if ports[a.Name] != 0 {
+			a.Status.ExternalService = &v1alpha1.ExternalServiceStatus{Port: ports[a.Name]}
+		}
 	}
 	return result
 }

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-
-	"github.com/densityops/oooi/api/v1alpha1"
 )
 
 // vipClaim is the VIP that one hosted cluster was seen to have.
@@ -156,19 +154,4 @@ func refuseSharedVIPs(claims []*vipClaim) {
 		}
 		may = may[n:]
 	}
-}
-
-// reservedForMACs are the addresses that DHCP keeps for one client each.
-func reservedForMACs(infra *Infra) []reservedAddress {
-	dhcp := &infra.Object.Spec.InfraComponents.DHCP
-	if !v1alpha1.On(dhcp.Enabled) {
-		return nil
-	}
-	var reserved []reservedAddress
-	for _, r := range dhcp.Reservations {
-		if address, err := netip.ParseAddr(r.IP); err == nil && address.Is4() {
-			reserved = append(reserved, reservedAddress{address, "address reserved for " + r.MAC})
-		}
-	}
-	return reserved
 }
