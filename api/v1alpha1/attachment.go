@@ -15,6 +15,9 @@ import (
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Sources",type=string,JSONPath=`.status.conditions[?(@.type=="SourcesDiscovered")].status`,priority=1
+// +kubebuilder:printcolumn:name="Apps",type=string,JSONPath=`.status.appsIngressStatus.phase`,priority=1
+// +kubebuilder:printcolumn:name="AppsVIP",type=string,JSONPath=`.status.appsIngressStatus.externalIP`,priority=1
+// +kubebuilder:printcolumn:name="PublicVIP",type=string,JSONPath=`.status.externalService.ip`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule=`!self.spec.?externalService.?enabled.orValue(false) || !format.dns1035Label().validate(self.metadata.name + "-proxy-external").hasValue()`,fieldPath=".spec.externalService.enabled",messageExpression=`"the Service would be named " + self.metadata.name + "-proxy-external, which Kubernetes refuses: name the attachment with at most 48 lower-case letters, digits and dashes, a letter first"`
 type InfraClusterAttachment struct {
@@ -291,32 +294,37 @@ type Source struct {
 
 // ExternalServiceStatus is the public VIP of an attachment.
 type ExternalServiceStatus struct {
-	// IP that the load balancer gave.
+	// IP that the load balancer of this cluster gave the Service <attachment>-proxy-external.
 	// +optional
 	IP string `json:"ip,omitempty"`
 	// Hostname that the load balancer gave.
 	// +optional
 	Hostname string `json:"hostname,omitempty"`
-	// Port of this attachment's own Envoy listener.
+	// Port of this attachment's own Envoy listener on the VLAN pods, 20000-29999. It stays the same as long as externalService is
+	// enabled.
 	// +optional
 	Port int32 `json:"port,omitempty"`
 }
 
 // AppsIngressStatus is the state of apps ingress in one hosted cluster.
 type AppsIngressStatus struct {
-	// Phase: Pending, Ready or Degraded.
+	// Phase: Pending (wait), Ready (*.apps resolves and is routed) or Degraded (somebody has to do something; the VIP that
+	// was known last is served on where it can be).
 	// +optional
 	Phase string `json:"phase,omitempty"`
-	// Reason of the phase.
+	// Reason of the phase: WaitingForHostedClusterNodes, WaitingForMetalLBCRDs or WaitingForExternalIP (Pending),
+	// ReconciliationSucceeded (Ready), HostedClusterAccessFailed, MetalLBInstallFailed, IngressServiceFailed or
+	// ExternalIPDiscoveryFailed (Degraded); Removing while what was made is taken away.
 	// +optional
 	Reason string `json:"reason,omitempty"`
 	// Message for a person.
 	// +optional
 	Message string `json:"message,omitempty"`
-	// ExternalIP is the VIP.
+	// ExternalIP is the VIP: the address that the Service in the hosted cluster has, published or not. Where objects come
+	// from files nobody looks into hosted clusters, and the VIP that is written here is taken for what would be seen there.
 	// +optional
 	ExternalIP string `json:"externalIP,omitempty"`
-	// ExternalHostname is the VIP as a name.
+	// ExternalHostname is the VIP as a name, which nothing can be published at.
 	// +optional
 	ExternalHostname string `json:"externalHostname,omitempty"`
 }

@@ -352,7 +352,11 @@ func (k *kind) understand(r *reporter, o *object) bool {
 	m := r.doc.value
 	own := k.group == ownGroup
 	if own {
+		vip, given := givenVIP(k.name, m)
 		delete(m, "status") // ours to write
+		if given {
+			m["status"] = map[string]any{"appsIngressStatus": map[string]any{"externalIP": vip}}
+		}
 		raw, err := json.Marshal(m)
 		if err != nil {
 			r.add("", "cannot be kept: %s", err)
@@ -387,6 +391,18 @@ func (k *kind) understand(r *reporter, o *object) bool {
 	}
 	o.doubtful = len(problems) > 0
 	return true
+}
+
+// givenVIP is the VIP that the status of an attachment names: nobody looks into hosted clusters here, so a person may say
+// what there is to be seen.
+func givenVIP(kindName string, m map[string]any) (vip string, given bool) {
+	if kindName != "InfraClusterAttachment" {
+		return "", false
+	}
+	status, _ := m["status"].(map[string]any)
+	apps, _ := status["appsIngressStatus"].(map[string]any)
+	vip, _ = apps["externalIP"].(string)
+	return vip, vip != ""
 }
 
 // keep records what was read of an object of somebody else, no more: a change of the rest is no change.
