@@ -2,8 +2,10 @@
 package deploy
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -87,5 +89,44 @@ func TestKustomizationsNameEveryFile(t *testing.T) {
 		if got := names(t, render(t, folder)); !slices.Equal(got, want) {
 			t.Errorf("deploy/%s renders\n%s\nand the files hold\n%s", folder, strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
+	}
+}
+
+// TestKubeconfigsElsewhere is the kustomization that the README shows, for another namespace: the account stays the hub's.
+func TestKubeconfigsElsewhere(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(readme), "```yaml\n")
+	text, _, _ = strings.Cut(text, "```")
+	folder, kubeconfigs := t.TempDir(), ""
+	if folder, err = filepath.EvalSymlinks(folder); err != nil {
+		t.Fatal(err)
+	}
+	here, err := filepath.Abs("kubeconfigs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kubeconfigs, err = filepath.Rel(folder, here); err != nil {
+		t.Fatal(err)
+	}
+	text = strings.NewReplacer("https://github.com/densityops/oooi//deploy/kubeconfigs?ref=RELEASE", kubeconfigs, "namespace: clusters", "namespace: elsewhere").Replace(text)
+	if err := os.WriteFile(filepath.Join(folder, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	objects, err := controlplane.Decode(render(t, folder))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, o := range objects {
+		got = append(got, fmt.Sprint(o.GetKind(), " ", o.GetNamespace(), " ", o.Object["rules"], " ", o.Object["subjects"]))
+	}
+	if want := []string{
+		"Role elsewhere [map[apiGroups:[] resourceNames:[tenant-1-admin-kubeconfig tenant-2-admin-kubeconfig] resources:[secrets] verbs:[get]]] <nil>",
+		"RoleBinding elsewhere <nil> [map[kind:ServiceAccount name:oooi namespace:oooi-system]]",
+	}; !slices.Equal(got, want) {
+		t.Errorf("it renders\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
