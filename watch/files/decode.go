@@ -350,11 +350,11 @@ func (d *decoder) skip(c *content, group, kindName string, line int) {
 // understand decodes and checks an object of a known kind; false when it cannot be used at all.
 func (k *kind) understand(r *reporter, o *object) bool {
 	m := r.doc.value
-	own := k.group == ownGroup
+	own, vip := k.group == ownGroup, ""
 	if own {
-		vip, given := givenVIP(k.name, m)
+		vip = givenVIP(k.name, m)
 		delete(m, "status") // ours to write
-		if given {
+		if vip != "" {
 			m["status"] = map[string]any{"appsIngressStatus": map[string]any{"externalIP": vip}}
 		}
 		raw, err := json.Marshal(m)
@@ -384,6 +384,9 @@ func (k *kind) understand(r *reporter, o *object) bool {
 	case *v1alpha1.Infra:
 		problems = v.Validate()
 	case *v1alpha1.InfraClusterAttachment:
+		if vip != "" { // the schema is silent about statuses
+			v.Status.AppsIngressStatus = &v1alpha1.AppsIngressStatus{ExternalIP: vip}
+		}
 		problems = v.Validate()
 	}
 	for _, p := range problems {
@@ -393,16 +396,16 @@ func (k *kind) understand(r *reporter, o *object) bool {
 	return true
 }
 
-// givenVIP is the VIP that the status of an attachment names: nobody looks into hosted clusters here, so a person may say
-// what there is to be seen.
-func givenVIP(kindName string, m map[string]any) (vip string, given bool) {
+// givenVIP is the VIP that the status of an attachment names; empty: none. Nobody looks into hosted clusters here, so a
+// person may say what there is to be seen.
+func givenVIP(kindName string, m map[string]any) string {
 	if kindName != "InfraClusterAttachment" {
-		return "", false
+		return ""
 	}
 	status, _ := m["status"].(map[string]any)
 	apps, _ := status["appsIngressStatus"].(map[string]any)
-	vip, _ = apps["externalIP"].(string)
-	return vip, vip != ""
+	vip, _ := apps["externalIP"].(string)
+	return vip
 }
 
 // keep records what was read of an object of somebody else, no more: a change of the rest is no change.

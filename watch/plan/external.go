@@ -162,7 +162,9 @@ func reportExternal(infra *Infra, a *Attachment, w *index) {
 		return
 	}
 	status := &v1alpha1.ExternalServiceStatus{Port: a.externalPort}
-	a.Status.ExternalService = status
+	if a.externalPort != 0 {
+		a.Status.ExternalService = status
+	}
 	set := func(status metav1.ConditionStatus, reason, message string) {
 		setCondition(&a.Status.Conditions, v1alpha1.ConditionExternalServiceReady, status, reason, message)
 	}

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -29,7 +30,7 @@ func (r *Result) Manifests() ([]map[string]any, error) {
 			}
 		}
 	}
-	for _, a := range r.Orphans {
+	for _, a := range slices.Concat(r.Orphans, r.Deleting) {
 		if err := add(a.manifest()); err != nil {
 			return nil, err
 		}
