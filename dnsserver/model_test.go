@@ -78,6 +78,43 @@ func TestAnswers(t *testing.T) {
 			vlan console.apps.B. A    => forwarded
 			vlan xapps.A. A           => forwarded
 			vlan A. A                 => forwarded
+			pods console.apps.A. HTTPS => NOERROR aa | apps.A. SOA 30
+			pods console.apps.A. AAAA  => NOERROR aa | apps.A. SOA 30
+			pods apps.A. A             => NOERROR aa | apps.A. SOA 30
+			pods apps.A. AAAA          => NOERROR aa | apps.A. SOA 30
+			vlan console.apps.A. ANY   => NOERROR aa A 192.0.2.200
+			stranger console.apps.A. A => REFUSED
+		`},
+		"five names under apps are apps, five names of the domain are not": {pageExample(), `
+			vlan api.apps.A. A       => NOERROR aa A 192.0.2.200
+			vlan oauth.apps.A. A     => NOERROR aa A 192.0.2.200
+			vlan api.x.apps.A. A     => NOERROR aa A 192.0.2.200
+			vlan api.A. A            => NOERROR aa A 192.0.2.4
+			vlan apps.api.A. A       => forwarded
+			vlan x.apps.api.A. A     => forwarded
+			vlan apps.apps.A. A      => NOERROR aa A 192.0.2.200
+			vlan kubernetes.apps.A. A => NOERROR aa A 192.0.2.200
+			pods api.apps.A. A       => NOERROR aa A 10.96.0.40
+		`},
+		"a cluster whose domain lies below another's, apps both": {pageExample(under("sub." + domainA)...), `
+			vlan api.sub.A. A        => NOERROR aa A 192.0.2.4
+			vlan x.apps.sub.A. A     => NOERROR aa A 192.0.2.220
+			vlan apps.sub.A. A       => NOERROR aa | apps.sub.A. SOA 30
+			vlan x.apps.sub.A. AAAA  => NOERROR aa | apps.sub.A. SOA 30
+			vlan sub.A. A            => forwarded
+			vlan x.sub.A. A          => forwarded
+			vlan sub.apps.A. A       => NOERROR aa A 192.0.2.200
+			vlan apps.sub.apps.A. A  => NOERROR aa A 192.0.2.200
+			vlan x.apps.A. A         => NOERROR aa A 192.0.2.200
+			pods x.apps.sub.A. A     => NOERROR aa A 10.96.0.40
+		`},
+		"a cluster whose domain lies below one of another's five names": {pageExample(under("x.api." + domainA)...), `
+			vlan api.A. A            => NOERROR aa A 192.0.2.4
+			vlan api.A. AAAA         => NOERROR aa | api.A. SOA 30
+			vlan x.api.A. A          => forwarded
+			vlan api.x.api.A. A      => NOERROR aa A 192.0.2.4
+			vlan y.apps.x.api.A. A   => NOERROR aa A 192.0.2.220
+			vlan y.apps.api.A. A     => forwarded
 		`},
 		"a closer name blocks the wildcard": {pageExample(add("db.internal.apps."+domainA, "192.0.2.9")), `
 			vlan db.internal.apps.A. A    => NOERROR aa A 192.0.2.9
@@ -118,12 +155,17 @@ func TestAnswers(t *testing.T) {
 			pods api.A. SOA        => NXDOMAIN aa | api.A. SOA 30
 			pods console.apps.A. A => NXDOMAIN aa | apps.A. SOA 30
 			pods apps.A. A         => NXDOMAIN aa | apps.A. SOA 30
+			pods console.apps.A. HTTPS => NXDOMAIN aa | apps.A. SOA 30
 			pods x.api.A. A        => forwarded
 		`},
 		"the internal proxy has no ClusterIP yet": {pageExample(noInternalProxy), `
 			vlan api.A. A    => NOERROR aa A 192.0.2.4
 			pods api.A. A    => SERVFAIL
 			pods api.A. AAAA => SERVFAIL
+			vlan console.apps.A. A    => NOERROR aa A 192.0.2.200
+			pods console.apps.A. A    => SERVFAIL
+			pods console.apps.A. AAAA => SERVFAIL
+			pods apps.A. A            => NOERROR aa | apps.A. SOA 30
 			pods www.example.org. A => forwarded
 		`},
 		"the same in both views": {pageExample(add("registry.example.net", "192.0.2.9"), add("soon.example.net", "")), `
@@ -177,6 +219,17 @@ func add(hostname, ip string) func(*v1alpha1.DNSServerSpec) {
 
 func addEntry(e v1alpha1.StaticEntry) func(*v1alpha1.DNSServerSpec) {
 	return func(s *v1alpha1.DNSServerSpec) { s.StaticEntries = append(s.StaticEntries, e) }
+}
+
+// under are the names of one more hosted cluster, with apps at 192.0.2.220.
+func under(domain string) []func(*v1alpha1.DNSServerSpec) {
+	edits := []func(*v1alpha1.DNSServerSpec){
+		addEntry(v1alpha1.StaticEntry{Hostname: "*.apps." + domain, IP: "192.0.2.220", PodView: v1alpha1.PodViewInternalProxy}),
+	}
+	for _, name := range fiveNames {
+		edits = append(edits, addEntry(v1alpha1.StaticEntry{Hostname: name + "." + domain, IP: "192.0.2.4", PodView: v1alpha1.PodViewInternalProxy}))
+	}
+	return edits
 }
 
 func noInternalProxy(s *v1alpha1.DNSServerSpec) { s.NetworkConfig.InternalProxyIP = "" }

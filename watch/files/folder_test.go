@@ -12,8 +12,51 @@ import (
 	"testing"
 	"time"
 
+	"github.com/densityops/oooi/api/v1alpha1"
 	"github.com/densityops/oooi/watch/plan"
 )
+
+// TestGivenVIP: of the status of an attachment the VIP counts, over a restart beside a broken file too, and nothing else; a status that makes no
+// sense costs nothing.
+func TestGivenVIP(t *testing.T) {
+	vip := func(status string) string {
+		w := newWorld(t, "a.yaml", `
+apiVersion: hostedcluster.densityops.com/v1alpha1
+kind: InfraClusterAttachment
+metadata: {name: a, namespace: clusters}
+spec: {infraRef: {name: vlan100}, hostedClusterRef: {name: a}, dns: {clusterName: a, baseDomain: example.com}}
+status: `+status)
+		write(t, w.dir, "a.yaml", "{") // and what was good stays, with its VIP
+		w.restart()
+		objects := w.folder.store.objects()
+		if len(objects.Attachments) != 1 {
+			t.Fatalf("%s: %d attachments", status, len(objects.Attachments))
+		}
+		s := objects.Attachments[0].Status
+		if s.Domain != "" || len(s.Sources) > 0 || s.ExternalService != nil {
+			t.Errorf("%s: more than the VIP was read: %+v", status, s)
+		}
+		if s.AppsIngressStatus == nil {
+			return ""
+		}
+		if got, want := *s.AppsIngressStatus, (v1alpha1.AppsIngressStatus{ExternalIP: s.AppsIngressStatus.ExternalIP}); got != want {
+			t.Errorf("%s: more than the VIP was read: %+v", status, got)
+		}
+		return s.AppsIngressStatus.ExternalIP
+	}
+	for status, want := range map[string]string{
+		`{}`: "",
+		`{appsIngressStatus: {externalIP: 192.0.2.200}}`: "192.0.2.200",
+		`{domain: x, sources: [{machine: m, address: 192.0.2.9}], externalService: {port: 1}, appsIngressStatus: {phase: Degraded, externalIP: 192.0.2.200}}`: "192.0.2.200",
+		`{appsIngressStatus: {externalIP: [192.0.2.200]}}`: "",
+		`{appsIngressStatus: 7}`:                           "",
+		`[]`:                                               "",
+	} {
+		if got := vip(status); got != want {
+			t.Errorf("%s: the VIP is %q, want %q", status, got, want)
+		}
+	}
+}
 
 // world is a folder with a clock that stands until somebody moves it.
 type world struct {
