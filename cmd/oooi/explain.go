@@ -21,13 +21,13 @@ import (
 
 // question is what oooi explain is asked: a connection, or a DNS name.
 type question struct {
-	source     netip.Addr
-	name       string // server name, or Host on port 80
-	port       int
-	listener   string // instead of the port
-	dns        string
-	dnsType    uint16
-	infra      string
+	source   netip.Addr
+	name     string // server name, or Host on port 80
+	port     int
+	listener string // instead of the port
+	dns      string
+	dnsType  uint16
+	infra    string
 }
 
 // answers are one verdict for each Infra concerned: about a connection, or about a name.

@@ -50,7 +50,7 @@ type Verdict struct {
 	Rule string `json:"rule"`
 	// Attachment whose cluster is reached, or would be.
 	Attachment string `json:"attachment,omitempty"`
-	// Target as namespace/service:port.
+	// Target as namespace/service:port, or as service:port in the hosted cluster.
 	Target string `json:"target,omitempty"`
 	// Addresses of the target.
 	Addresses []string `json:"addresses,omitempty"`
@@ -334,6 +334,9 @@ func (i *Infra) route(v *Verdict, b v1alpha1.Backend, why string) {
 	v.FilterChain = fmt.Sprintf("%s/%s/%s", i.Object.Namespace, b.Attachment, b.TargetService)
 	if v.Rule == RuleHTTPHost {
 		v.FilterChain += "/http"
+	}
+	if strings.HasPrefix(b.Hostname, "*.") { // the router
+		v.Target = fmt.Sprintf("%s:%d in the hosted cluster", b.TargetService, b.TargetPort)
 	}
 	v.Addresses = b.Addresses
 	v.Routed = len(b.Addresses) > 0
