@@ -203,7 +203,7 @@ func isAsWanted(there, wanted *unstructured.Unstructured) bool {
 			continue
 		}
 		var owned map[string]any
-		if err := json.Unmarshal(entry.FieldsV1.Raw, &owned); err != nil || ownsMore(owned, wanted.Object) {
+		if err := json.Unmarshal(entry.FieldsV1.GetRawBytes(), &owned); err != nil || ownsMore(owned, wanted.Object) {
 			return false
 		}
 	}
