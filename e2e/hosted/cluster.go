@@ -109,6 +109,7 @@ func (c *Cluster) start(ctx context.Context, o Options) error {
 			return err
 		}
 		options.Node, options.ProxyHost = string(name), name
+		options.Flags = []string{"--endpoint-reconciler-type=lease"} // a speaker wants the Service "kubernetes" to have an endpoint
 	}
 	var err error
 	if c.ControlPlane, err = controlplane.StartWith(ctx, c.Folder, options); err != nil {

@@ -16,6 +16,6 @@
 // A Cluster without a network is a control plane on 127.0.0.1 and needs no privileges: MetalLB's controller runs beside it, and VIPs are
 // given but not announced. With one, everything is in the namespaces that kubelet.InNamespaces made, and ends with them.
 //
-// Not shown: OLM, the ingress operator and its IngressController, OVN-Kubernetes, cloud controllers, MetalLB's webhooks, BGP, its memberlist
-// (each speaker thinks that it is the only one).
+// Not shown: OLM, the ingress operator and its IngressController, OVN-Kubernetes, cloud controllers, MetalLB's webhooks, BGP, several
+// speakers (each is alone in its memberlist).
 package hosted

@@ -8,8 +8,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/densityops/oooi/e2e/controlplane"
 	"github.com/densityops/oooi/e2e/stack"
@@ -54,7 +57,12 @@ func NewMetalLB(ctx context.Context, c MetalLBConfig) (*MetalLB, error) {
 	if err := c.rights(ctx, filepath.Join(folder, "rbac")); err != nil {
 		return nil, err
 	}
-	ports, err := controlplane.FreePorts(2)
+	if c.Announce {
+		if err := c.endpointSlices(ctx); err != nil {
+			return nil, err
+		}
+	}
+	ports, err := controlplane.FreePorts(3)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +74,11 @@ func NewMetalLB(ctx context.Context, c MetalLBConfig) (*MetalLB, error) {
 		args []string
 	}{
 		{"controller", "", &m.Controller, []string{"--webhook-mode=disabled"}},
-		{"speaker", c.Host, &m.Speaker, []string{"--node-name=" + c.Node}},
+		{"speaker", c.Host, &m.Speaker, []string{
+			"--node-name=" + c.Node, "--host=127.0.0.1",
+			// A speaker announces nothing without a memberlist. It finds no Pods to join, and so is alone.
+			"--ml-bindaddr=127.0.0.1", "--ml-bindport=" + ports[2], "--ml-labels=component=speaker",
+		}},
 	} {
 		if part.name == "speaker" && !c.Announce {
 			continue
@@ -77,10 +89,22 @@ func NewMetalLB(ctx context.Context, c MetalLBConfig) (*MetalLB, error) {
 		}
 		*part.put = controlplane.NewPart(part.host, c.Folder, "metallb-"+part.name, "http://127.0.0.1:"+ports[i]+"/metrics", append([]string{
 			filepath.Join(folder, part.name), "--kubeconfig=" + kubeconfig, "--namespace=" + c.Namespace, "--log-level=info",
-			"--host=127.0.0.1", "--port=" + ports[i], "--lb-class=" + c.LoadBalancerClass,
+			"--port=" + ports[i], "--lb-class=" + c.LoadBalancerClass,
 		}, part.args...)...)
 	}
 	return m, nil
+}
+
+// endpointSlices waits for that of the API server itself: without it, a speaker that starts takes the cluster for one that has none, and
+// finds no ready endpoint of any Service.
+func (c MetalLBConfig) endpointSlices(ctx context.Context) error {
+	slices := c.API.Dynamic.Resource(schema.GroupVersionResource{Group: "discovery.k8s.io", Version: "v1", Resource: "endpointslices"})
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	return stack.Until(ctx, "EndpointSlice default/kubernetes", func(ctx context.Context) error {
+		_, err := slices.Namespace("default").Get(ctx, "kubernetes", metav1.GetOptions{})
+		return err
+	})
 }
 
 // InstallMetalLBDefinitions installs MetalLB's own definitions and waits until they are served. NewMetalLB does it as well.

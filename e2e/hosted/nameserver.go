@@ -34,11 +34,19 @@ log:
 database:
     storage: %[1]q
 key:
-  - {id: %[4]s, algorithm: hmac-sha256, secret: "%[5]s"}
+  - id: %[4]s
+    algorithm: hmac-sha256
+    secret: %[5]q
 acl:
-  - {id: update, key: %[4]s, action: [update, transfer]}
+  - id: update
+    key: %[4]s
+    action: [update, transfer]
 zone:
-  - {domain: %[6]s, storage: %[1]q, file: zone, acl: update, zonefile-sync: -1}
+  - domain: %[6]s
+    storage: %[1]q
+    file: zone
+    acl: update
+    zonefile-sync: -1
 `
 
 // zone is what is in the zone at first.
