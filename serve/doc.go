@@ -4,7 +4,8 @@
 // its own that brings them to the servers in the order in which nobody is sent to a
 // door that is not there: names that go are withdrawn before their routes, names
 // that are new are published after Envoy acknowledged their routes (or after two
-// seconds, and at once when no Envoy is connected).
+// seconds, and at once when no Envoy is connected). Answers that do not lead to the
+// proxy (apps, on the VLAN) wait for nothing.
 //
 //	Children ─> publisher ─┬─> DHCP server
 //	                       ├─> DNS server (names withdrawn)

@@ -141,7 +141,7 @@ func (p *publisher) apply(ctx context.Context, children *Children) {
 	newNames := dns && c.DNS != nil
 	if newNames && p.names != nil {
 		var known *v1alpha1.DNSServerSpec
-		known, newNames = dnsserver.WithoutNew(p.names, &c.DNS.Spec)
+		known, newNames = withoutUnrouted(p.names, &c.DNS.Spec)
 		first := *c.DNS
 		first.Spec = *known
 		p.applyDNS(ctx, &first)

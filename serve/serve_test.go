@@ -31,7 +31,10 @@ const (
 	patience   = 10 * time.Second // of tests, for what must come
 )
 
-const listenerType = "type.googleapis.com/envoy.config.listener.v3.Listener"
+const (
+	listenerType = "type.googleapis.com/envoy.config.listener.v3.Listener"
+	routeType    = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
+)
 
 func TestNewNamesWaitForTheirRoutes(t *testing.T) {
 	s := start(t, "127.0.31.0/24")
@@ -69,6 +72,60 @@ func TestNamesDoNotWaitForeverForEnvoy(t *testing.T) {
 	s.Apply([]Children{s.children("a", "b")})
 	envoy.await("api.b.example.com")
 	s.awaitAnswer("api.b.example.com.", "127.0.32.4") // never acknowledged
+}
+
+// The answer on the VLAN is the VIP itself and waits for nothing; that of pods leads to the proxy, and waits for its route there.
+func TestNamesOfAppsWaitForTheirRoutesInViewPodsOnly(t *testing.T) {
+	const app, vip, proxy = "console.apps.a.example.com.", "127.0.45.200", "127.0.45.250"
+	pod := netip.MustParseAddr(podAddress)
+	s := start(t, "127.0.45.0/24")
+	s.Apply([]Children{s.children("a")})
+	s.awaitAnswer("api.a.example.com.", "127.0.45.4")
+	envoy := s.connectEnvoy()
+	envoy.acknowledgeAll("api.a.example.com")
+
+	withApps := s.children("a")
+	withApps.DNS.Spec.NetworkConfig.InternalProxyIP = proxy
+	withApps.DNS.Spec.StaticEntries = append(withApps.DNS.Spec.StaticEntries,
+		v1alpha1.StaticEntry{Hostname: "*.apps.a.example.com", IP: vip, PodView: v1alpha1.PodViewInternalProxy})
+	ahead := withApps // the DNS child arrives before the proxy child
+	ahead.Proxy = s.children("a").Proxy
+	s.Apply([]Children{ahead})
+	s.awaitAnswer(app, vip)
+	if got := s.askFrom(pod, app); got != "NXDOMAIN" {
+		t.Errorf("without a route pods are answered %s", got)
+	}
+
+	for port, role := range map[int32]string{443: "apps-https", 80: "apps-http"} {
+		withApps.Proxy.Spec.Backends = append(withApps.Proxy.Spec.Backends, v1alpha1.Backend{
+			Name: "a-" + role, Attachment: "a", Hostname: "*.apps.a.example.com", Ports: []int32{port},
+			TargetService: "oooi-ingress", TargetNamespace: "clusters-a", TargetPort: port, Addresses: []string{vip},
+		})
+	}
+	s.Apply([]Children{withApps})
+	envoy.await("apps-http")
+	envoy.acknowledge()
+	envoy.send(&discovery.DeltaDiscoveryRequest{TypeUrl: routeType, ResourceNamesSubscribe: []string{"apps-http"}})
+	if got := envoy.next().GetTypeUrl(); got != routeType { // received, not acknowledged
+		t.Fatalf("Envoy is sent %s", got)
+	}
+	if got := s.askFrom(pod, app); got != "NXDOMAIN" {
+		t.Errorf("before Envoy has the route pods are answered %s", got)
+	}
+	if got := s.ask(app); got != vip {
+		t.Errorf("on the VLAN the name is answered %s meanwhile", got)
+	}
+	envoy.acknowledge()
+	s.await("the answer of pods", func() bool { return s.askFrom(pod, app) == proxy })
+
+	s.Apply([]Children{s.children("a")})
+	for envoy.next().GetTypeUrl() != listenerType { // the listener goes
+	}
+	for _, source := range []netip.Addr{pod, s.address(117)} {
+		if got := s.askFrom(source, app); got != "REFUSED" {
+			t.Errorf("%s is still answered %s when Envoy is told to drop the route", source, got)
+		}
+	}
 }
 
 func TestNothingListensBeforeTheFirstChildren(t *testing.T) {
@@ -225,6 +282,7 @@ func startWith(t *testing.T, cidr, stateDir string) *site {
 	server, err := New(Config{
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Roles: []Role{RoleXDS, RoleDNS, RoleDHCP},
 		XDSListen: xdsListen, StateDir: stateDir, PortOffset: portOffset, LeasesChanged: func() {},
+		PodNetworks: []netip.Prefix{netip.MustParsePrefix(podAddress + "/32")},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -290,10 +348,18 @@ func (s *site) await(what string, condition func() bool) {
 	}
 }
 
+// podAddress is one from which the DNS server is asked in view pods.
+const podAddress = "127.0.0.1"
+
 // ask asks the DNS server from the VLAN: an address, a response code, or "no answer".
 func (s *site) ask(name string) string {
 	s.t.Helper()
-	client := &dns.Client{Timeout: time.Second, Dialer: &net.Dialer{LocalAddr: &net.UDPAddr{IP: s.address(117).AsSlice()}}}
+	return s.askFrom(s.address(117), name)
+}
+
+func (s *site) askFrom(source netip.Addr, name string) string {
+	s.t.Helper()
+	client := &dns.Client{Timeout: time.Second, Dialer: &net.Dialer{LocalAddr: &net.UDPAddr{IP: source.AsSlice()}}}
 	reply, _, err := client.Exchange(new(dns.Msg).SetQuestion(name, dns.TypeA), fmt.Sprintf("%s:%d", s.address(3), 53+portOffset))
 	switch {
 	case err != nil:

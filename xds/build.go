@@ -450,13 +450,13 @@ func (l *listener) route(names, sources []string, t *target) error {
 		}
 		return nil
 	}
-	for _, name := range names {
+	for i, name := range names {
 		to := l.names
 		if strings.HasPrefix(name, "*.") {
 			name, to = name[1:], l.wildcards
 		}
 		if other := to[name]; other != nil && other != t {
-			return fmt.Errorf("hostname %q leads to %s already", name, other.name)
+			return fmt.Errorf("hostname %q leads to %s already", names[i], other.name)
 		}
 		if routes := l.bySource[name]; len(routes) > 0 {
 			return fmt.Errorf("hostname %q leads to %s by source already", name, routes[0].target.name)

@@ -271,6 +271,86 @@ func TestBuildRefuses(t *testing.T) {
 			Options{},
 			`backend "a-oauth-openshift": port 443 is that of listener "https" already`,
 		},
+		{
+			"two tenants in a public listener", func(s *v1alpha1.ProxyServerSpec) {
+				s.Backends[2].Listener, s.Backends[2].Ports = "external-a", []int32{20000}
+				s.Backends[9].Listener, s.Backends[9].Ports = "external-a", []int32{20000}
+			},
+			Options{},
+			`backend "b-oauth-openshift": listener "external-a" is that of attachment "a" already`,
+		},
+		{
+			"two public listeners on a port", func(s *v1alpha1.ProxyServerSpec) {
+				s.Backends[2].Listener, s.Backends[2].Ports = "external-a", []int32{20000}
+				s.Backends[9].Listener, s.Backends[9].Ports = "external-b", []int32{20000}
+			},
+			Options{},
+			`backend "b-oauth-openshift": port 20000 is that of listener "external-a" already`,
+		},
+		{
+			"a shared listener as one's own", func(s *v1alpha1.ProxyServerSpec) {
+				s.Backends[2].Listener, s.Backends[2].Ports = "apps-http", []int32{20000}
+			},
+			Options{},
+			`backend "a-oauth-openshift": listener "apps-http" is shared by all attachments: leave the field empty`,
+		},
+		{
+			"an alias in a public listener", func(s *v1alpha1.ProxyServerSpec) {
+				s.Backends[alias].Listener, s.Backends[alias].Ports = "external-a", []int32{20000}
+			},
+			Options{},
+			`backend "a-kubernetes-hostname": listener "external-a" is the attachment's own: it takes host names, without wildcards and sources`,
+		},
+		{
+			"no server name in a public listener", func(s *v1alpha1.ProxyServerSpec) {
+				s.Backends[nameless].Listener, s.Backends[nameless].Ports = "external-a", []int32{20000}
+			},
+			Options{},
+			`backend "a-kubernetes-ip": listener "external-a" is the attachment's own: it takes host names, without wildcards and sources`,
+		},
+		{
+			"a wildcard in a public listener", func(s *v1alpha1.ProxyServerSpec) {
+				s.Backends[2].Hostname, s.Backends[2].Listener, s.Backends[2].Ports = "*.apps.a.example.com", "external-a", []int32{20000}
+			},
+			Options{},
+			`backend "a-oauth-openshift": listener "external-a" is the attachment's own: it takes host names, without wildcards and sources`,
+		},
+		{
+			"a wildcard on the API's port", func(s *v1alpha1.ProxyServerSpec) { s.Backends[api].Hostname = "*.apps.a.example.com" },
+			Options{},
+			`backend "a-kube-apiserver": port 6443 takes no wildcard`,
+		},
+		{
+			"a source on port 80", func(s *v1alpha1.ProxyServerSpec) { s.Backends[alias].Ports = []int32{80} },
+			Options{},
+			`backend "a-kubernetes-hostname": port 80 takes host names, without sources`,
+		},
+		{
+			"no name on port 80", func(s *v1alpha1.ProxyServerSpec) { s.Backends[nameless].Ports = []int32{80} },
+			Options{},
+			`backend "a-kubernetes-ip": port 80 takes host names, without sources`,
+		},
+		{
+			"one port for HTTP and TLS", func(s *v1alpha1.ProxyServerSpec) { s.Backends[3].Ports = []int32{80, 443} },
+			Options{},
+			`backend "a-ignition-server": port 80 speaks HTTP: its target can have no other port`,
+		},
+		{
+			"a Host in two attachments", func(s *v1alpha1.ProxyServerSpec) {
+				s.Backends = append(append(s.Backends, apps("a", "10.0.0.1", 443, 80)...), apps("b", "10.0.0.2", 443, 80)[1])
+				s.Backends[len(s.Backends)-1].Hostname = "*.Apps.a.clusters.example.com."
+			},
+			Options{},
+			`backend "b-apps-http": hostname "*.apps.a.clusters.example.com" leads to clusters/a/oooi-ingress/http already`,
+		},
+		{
+			"two truths about apps", func(s *v1alpha1.ProxyServerSpec) {
+				s.Backends = append(s.Backends, apps("a", "10.0.0.1", 443, 80)[1], apps("a", "10.0.0.2", 443, 80)[1])
+				s.Backends[len(s.Backends)-1].Name = "again"
+			},
+			Options{},
+			`backend "again": target clusters/a/oooi-ingress/http differs from that of backend "a-apps-http"`,
+		},
 		{"one listener on two ports", func(s *v1alpha1.ProxyServerSpec) {
 			s.Backends[2].Listener, s.Backends[2].Ports = "x", []int32{10000}
 			s.Backends[3].Listener, s.Backends[3].Ports = "x", []int32{10001}
@@ -317,9 +397,11 @@ func FuzzBuild(f *testing.F) {
 	f.Add("192.0.2.4", "api.a.example.com", "*.apps.a.example.com", "10.0.0.1", "192.0.2.7/32", "a", int32(443), int32(6443), int32(30))
 	f.Add("192.0.2.4", "kubernetes", "kubernetes.default.", "svc.example.com", "192.0.2.7/32", "a/b", int32(6443), int32(1), int32(0))
 	f.Add("0.0.0.0", "", "", "::1", "0.0.0.0/32", "ä", int32(443), int32(65535), int32(-1))
+	f.Add("192.0.2.4", "*.apps.b.clusters.example.com", "api.x.apps.b.clusters.example.com", "10.0.0.1", "192.0.2.7/32", "a", int32(80), int32(80), int32(30))
+	f.Add("192.0.2.4", "x.example.com", "*.apps.example.com", "10.0.0.1", "192.0.2.7/32", "b", int32(80), int32(80), int32(30))
 	f.Add("", "*", "*.", "", "/32", "", int32(0), int32(0), int32(1<<30))
 	f.Fuzz(func(t *testing.T, serverIP, hostname, other, address, source, name string, port, targetPort, timeout int32) {
-		proxy := page("b")
+		proxy := withApps(page("b"), "b")
 		proxy.Spec.NetworkConfig.ServerIP = serverIP
 		backend := v1alpha1.Backend{
 			Name: name, Attachment: name, Hostname: hostname, Ports: []int32{port}, TargetService: "kube-apiserver",

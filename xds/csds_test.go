@@ -140,7 +140,7 @@ func TestClientStatusMatchers(t *testing.T) {
 // Every typed config that is ever sent can be decoded by a client that has no proto files.
 func TestReflectionKnowsAllThatIsSent(t *testing.T) {
 	p := serveInProcess(t)
-	text, err := json.Marshal(mustBuild(t, page("a", "b"), Options{}))
+	text, err := json.Marshal(mustBuild(t, withApps(page("a", "b"), "a"), Options{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestReflectionKnowsAllThatIsSent(t *testing.T) {
 	for _, typeURL := range servedTypes {
 		types[strings.TrimPrefix(typeURL, typePrefix)] = true
 	}
-	if len(types) < 9 {
+	if len(types) < 14 {
 		t.Fatalf("only %d types in the snapshot: %v", len(types), slices.Sorted(maps.Keys(types)))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -249,7 +249,7 @@ func TestEnvoyTellsAppsWhoTheClientIs(t *testing.T) {
 		"X-FORWARDED-FOR: 198.51.100.67, 198.51.100.68\r\nForwarded: for=198.51.100.69\r\nX-Real-Ip: 198.51.100.70\r\nX-Forwarded-Proto: https\r\n"+
 		"X-Envoy-External-Address: 198.51.100.71\r\nX-Envoy-Retry-On: 5xx\r\nX-Envoy-Max-Retries: 9\r\nX-Envoy-Upstream-Rq-Timeout-Ms: 1\r\nX-Envoy-Original-Path: /x\r\n"+
 		"X-Request-Id: mine\r\nX_Under: score\r\nCookie: a=1; b=2\r\nContent-Length: 4\r\n\r\nbody")
-	if answer.App != "a" || answer.Method != "PUT" || answer.Host != host+":8080" || answer.Path != "/a/../b//c%2Fd/./e%41?q=%20;x=1" || answer.Body != "body" {
+	if answer.App != "a" || answer.Method != http.MethodPut || answer.Host != host+":8080" || answer.Path != "/a/../b//c%2Fd/./e%41?q=%20;x=1" || answer.Body != "body" {
 		t.Errorf("the app was told %+v", answer)
 	}
 	for name, want := range map[string]string{

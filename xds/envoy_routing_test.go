@@ -301,47 +301,68 @@ func TestEnvoyFollowsEndpointsAndNames(t *testing.T) {
 }
 
 func TestEnvoyRoutesWildcardsAndOwnListeners(t *testing.T) {
-	ip := loopbacks(4)
-	serverIP, cpA, anyone, workerA := ip[0], ip[1], ip[2], ip[3]
-	a := startControlPlane(t, "a", cpA)
-	apps := startTarget(t, "a/apps", netip.AddrPortFrom(netip.MustParseAddr(cpA), 0))
+	ip := loopbacks(6)
+	serverIP, cpA, anyone, workerA, cpB, workerB := ip[0], ip[1], ip[2], ip[3], ip[4], ip[5]
+	a, b := startControlPlane(t, "a", cpA), startControlPlane(t, "b", cpB)
+	httpsA := startTarget(t, "a/apps", netip.AddrPortFrom(netip.MustParseAddr(cpA), 0))
 	nested := startTarget(t, "b/apps", netip.AddrPortFrom(netip.MustParseAddr(cpA), 0))
-	wildcard := func(attachment, hostname string, port int32) v1alpha1.Backend {
-		return v1alpha1.Backend{
-			Name: attachment + "-apps-https", Attachment: attachment, Hostname: hostname, Ports: []int32{443},
-			TargetService: "oooi-ingress", TargetNamespace: "clusters-" + attachment, TargetPort: port, Addresses: []string{cpA},
-		}
+	ofA, ofB := apps("a", cpA, httpsA, 80), apps("b", cpA, nested, 80)
+	for i := range ofB {
+		ofB[i].Hostname = "*.b.apps.a.clusters.example.com"
 	}
-	public := attachment("a", cpA, a.ports)[2] // oauth
-	public.Name, public.Listener, public.Ports = "a-oauth-public", "external-a", []int32{10443}
 	s := startServer(t, "127.0.0.1:0")
-	s.Apply(testInfra, mustBuild(t, proxyServer(serverIP, attachment("a", cpA, a.ports, workerA), []v1alpha1.Backend{
-		wildcard("a", "*.apps.a.clusters.example.com", apps), wildcard("b", "*.b.apps.a.clusters.example.com", nested), public,
-	}), Options{PortOffset: portOffset}))
-	startEnvoy(t, "pod-1", s.address)
+	s.Apply(testInfra, mustBuild(t, proxyServer(serverIP,
+		attachment("a", cpA, a.ports, workerA), attachment("b", cpB, b.ports, workerB), ofA, ofB,
+		external("a", cpA, a.ports, 20000), external("b", cpB, b.ports, 20001)), Options{PortOffset: portOffset}))
+	e := startEnvoy(t, "pod-1", s.address)
 	waitAcknowledged(t, s.Server)
 	for _, c := range []struct {
 		port      int
 		sni, want string
 	}{
 		{443, "console.apps.a.clusters.example.com", "a/apps"},
+		{443, "CONSOLE.Apps.a.clusters.example.com", "a/apps"},
 		{443, "x.y.apps.a.clusters.example.com", "a/apps"},
 		{443, "console.b.apps.a.clusters.example.com", "b/apps"},
+		{443, "x.y.b.apps.a.clusters.example.com", "b/apps"},
+		{443, "b.apps.a.clusters.example.com", "closed"}, // the wildcard of b makes the name exist
 		{443, "apps.a.clusters.example.com", "closed"},
 		{443, "notapps.a.clusters.example.com", "closed"},
 		{443, "api.a.clusters.example.com", "a/kube-apiserver"},
+		{443, "x.api.a.clusters.example.com", "closed"},
 		{6443, "console.apps.a.clusters.example.com", "closed"},
-		{10443, "oauth.a.clusters.example.com", "a/oauth-openshift"},
-		{10443, "api.a.clusters.example.com", "closed"},
-		{10443, "ignition.a.clusters.example.com", "closed"},
-		{10443, "kubernetes", "closed"},
-		{10443, "", "closed"},
+		{20000, "oauth.a.clusters.example.com", "a/oauth-openshift"},
+		{20000, "OAuth.a.clusters.example.com", "a/oauth-openshift"},
+		{20000, "api.a.clusters.example.com", "closed"},
+		{20000, "api-int.a.clusters.example.com", "closed"},
+		{20000, "ignition.a.clusters.example.com", "closed"},
+		{20000, "konnectivity.a.clusters.example.com", "closed"},
+		{20000, "x.oauth.a.clusters.example.com", "closed"},
+		{20000, "oauth.b.clusters.example.com", "closed"},
+		{20000, "api.b.clusters.example.com", "closed"},
+		{20000, "console.apps.a.clusters.example.com", "closed"},
+		{20000, "kubernetes", "closed"},
+		{20000, "kubernetes.default", "closed"},
+		{20000, "kubernetes.default.svc", "closed"},
+		{20000, "kubernetes.default.svc.cluster.local", "closed"},
+		{20000, "", "closed"},
+		{20001, "oauth.b.clusters.example.com", "b/oauth-openshift"},
+		{20001, "oauth.a.clusters.example.com", "closed"},
+		{20001, "", "closed"},
 	} {
-		for _, source := range []string{anyone, workerA} {
+		for _, source := range []string{anyone, workerA, workerB} {
 			if got := reaches(source, serverIP, c.port, c.sni); got != c.want {
 				t.Errorf("port %d sni %q from %s: got %s, want %s", c.port, c.sni, source, got, c.want)
 			}
 		}
+	}
+	for _, said := range []string{"GET / HTTP/1.1\r\nHost: oauth.a.clusters.example.com\r\n\r\n", "SSH-2.0-OpenSSH_9.9\r\n"} {
+		if got := answer(t, workerA, listenerAddress(serverIP, 20000), []byte(said)); len(got) != 0 {
+			t.Errorf("%q is answered: %.60q", said, got)
+		}
+	}
+	if n := e.stat("cluster.clusters/a/oauth-openshift.upstream_cx_total"); n != 6 {
+		t.Errorf("%d connections to the OAuth server of a, want one each time that its own name was said", n)
 	}
 }
 

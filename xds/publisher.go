@@ -241,14 +241,12 @@ func (p *publisher) acknowledged(typeURL string) {
 	sub.batch *= 2
 }
 
-// abandon ends a step that is in flight when Envoy asks for none of its resources any more: then it may never answer.
-func (p *publisher) abandon(typeURL string) {
-	st, sub := p.inFlight[typeURL], p.types[typeURL]
-	if st == nil || sub.wildcard || len(st.add) == 0 {
-		return
-	}
-	if !slices.ContainsFunc(st.add, func(r *discovery.Resource) bool { return sub.wants(r.Name) }) {
-		delete(p.inFlight, typeURL)
+// abandonRoutes ends the step of routes that is in flight when Envoy asks for them no more, as its listener has gone: then it may
+// never answer.
+func (p *publisher) abandonRoutes() {
+	st := p.inFlight[routeType]
+	if st != nil && !slices.ContainsFunc(st.add, func(r *discovery.Resource) bool { return p.types[routeType].wants(r.Name) }) {
+		delete(p.inFlight, routeType)
 	}
 }
 

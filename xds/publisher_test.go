@@ -41,7 +41,7 @@ func (e *modelEnvoy) routes(p *publisher) {
 		delete(e.has[routeType], httpListener)
 		e.failed = false
 		sub.change(nil, []string{httpListener}, nil)
-		p.abandon(routeType)
+		p.abandonRoutes()
 	}
 }
 

@@ -179,7 +179,7 @@ func (ses *session) handle(req *request) {
 		ses.answer(st, req)
 	}
 	req.subscribe(ses.pub, sub)
-	ses.pub.abandon(req.typeURL)
+	ses.pub.abandonRoutes()
 }
 
 // answer books an ACK or a NACK.

@@ -76,13 +76,14 @@ type ProxyNetworkConfig struct {
 //
 // A backend with hostnames matches TLS by server name; with sourcePrefixRanges as well, only
 // from those sources. A backend without a hostname matches TLS without a server name, from its
-// sources only.
+// sources only. On port 80 a backend matches HTTP requests by Host, from any source.
 type Backend struct {
 	// Name is unique in the ProxyServer: <attachment>-<role>, at most 63 characters.
 	Name string `json:"name"`
 	// Attachment that the backend belongs to.
 	Attachment string `json:"attachment"`
-	// Hostname matched as server name, in lower case without a trailing dot. Empty: TLS without a server name.
+	// Hostname matched as server name or Host, in lower case without a trailing dot. "*.apps.example.com" matches
+	// every name below, but for those that are closer to another name (RFC 4592). Empty: TLS without a server name.
 	// +optional
 	Hostname string `json:"hostname,omitempty"`
 	// AlternateHostnames are matched the same way.
@@ -92,12 +93,12 @@ type Backend struct {
 	// Ports of Envoy that the backend is reached on.
 	// +listType=atomic
 	Ports []int32 `json:"ports"`
-	// Listener names the listener when it is not the shared one of each port.
+	// Listener names the attachment's own listener, which is public and takes whole hostnames only. Empty: the shared one of each port.
 	// +optional
 	Listener string `json:"listener,omitempty"`
-	// TargetService is the Service in the control-plane namespace.
+	// TargetService is the Service in the control-plane namespace, or of the hosted cluster's ingress.
 	TargetService string `json:"targetService"`
-	// TargetNamespace is the control-plane namespace.
+	// TargetNamespace is the control-plane namespace, which tells the owner, wherever the target is.
 	TargetNamespace string `json:"targetNamespace"`
 	// TargetPort is the port of the Service.
 	TargetPort int32 `json:"targetPort"`
