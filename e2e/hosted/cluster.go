@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/densityops/oooi/e2e/controlplane"
@@ -77,7 +76,7 @@ type Cluster struct {
 // Start starts a hosted cluster without any Node and without MetalLB, and waits until it is ready; with a VLAN, with its router, whose Pod
 // is ready.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
-	c := &Cluster{Name: o.Name, Domain: o.Name + "." + o.BaseDomain, Folder: filepath.Join(o.Folder, "hosted-"+o.Name)}
+	c := &Cluster{Name: o.Name, Domain: o.Name + "." + o.BaseDomain}
 	if err := c.start(ctx, o); err != nil {
 		err = fmt.Errorf("hosted cluster %s: %w", o.Name, err)
 		if tails := c.Tails(10); tails != "" {
@@ -89,7 +88,8 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 }
 
 func (c *Cluster) start(ctx context.Context, o Options) error {
-	if err := os.Mkdir(c.Folder, 0o700); err != nil {
+	var err error
+	if c.Folder, err = os.MkdirTemp(o.Folder, "hosted-"+o.Name+"-"); err != nil {
 		return err
 	}
 	options := controlplane.Options{
@@ -111,7 +111,6 @@ func (c *Cluster) start(ctx context.Context, o Options) error {
 		options.Node, options.ProxyHost = string(name), name
 		options.Flags = []string{"--endpoint-reconciler-type=lease"} // a speaker wants the Service "kubernetes" to have an endpoint
 	}
-	var err error
 	if c.ControlPlane, err = controlplane.StartWith(ctx, c.Folder, options); err != nil {
 		return err
 	}

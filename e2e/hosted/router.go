@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -92,6 +93,27 @@ status:
   conditions: [{type: Ready, status: %q}]
 `, IngressNamespace, routerAddress, status))
 	return err
+}
+
+// Get asks a server for a path by plain HTTP, from a host and under a name that nobody looks up. It returns the status code and the body.
+func Get(ctx context.Context, from stack.Host, to netip.AddrPort, name, path string) (int, string, error) {
+	client := &http.Client{
+		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return from.Dial(ctx, netip.Addr{}, to.String())
+		}},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+name+path, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, "", err
+	}
+	defer func() { _ = response.Body.Close() }() // only read
+	body, err := io.ReadAll(response.Body)
+	return response.StatusCode, string(body), err
 }
 
 // stop closes the servers and every connection.

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
@@ -105,24 +102,6 @@ func owner(ctx context.Context, address netip.Addr, mac string) error {
 	return nil
 }
 
-// get is the answer to a plain GET from the client.
-func get(ctx context.Context, to netip.AddrPort, host, path string) (string, error) {
-	plain := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return client.Dial(ctx, netip.Addr{}, to.String())
-	}}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+path, nil)
-	if err != nil {
-		return "", err
-	}
-	response, err := plain.Do(request)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = response.Body.Close() }() // only read
-	body, err := io.ReadAll(response.Body)
-	return string(body), err
-}
-
 // reached is an error unless the client gets to the router of a cluster at an address, by TLS and by HTTP.
 func reached(ctx context.Context, c *hosted.Cluster, address netip.Addr) error {
 	name := "console.apps." + c.Domain
@@ -134,7 +113,7 @@ func reached(ctx context.Context, c *hosted.Cluster, address netip.Addr) error {
 	if want := (stack.Answer{Cluster: c.Name, Service: hosted.RouterService}); answer != want {
 		return fmt.Errorf("%s over TLS: %s, want %s", name, answer, want)
 	}
-	text, err := get(ctx, netip.AddrPortFrom(address, 80), name, "/health")
+	_, text, err := hosted.Get(ctx, client, netip.AddrPortFrom(address, 80), name, "/health")
 	if err != nil {
 		return err
 	}
