@@ -21,6 +21,15 @@ func BenchmarkPlan(b *testing.B) {
 	}
 }
 
+// BenchmarkPlanEverything is the same with apps ingress and public OAuth everywhere.
+func BenchmarkPlanEverything(b *testing.B) {
+	objects := withEverything(manyClusters(1000, 10), "oauth")
+	b.ReportAllocs()
+	for b.Loop() {
+		plan.Plan(plan.Input{Objects: objects})
+	}
+}
+
 // manyClusters are hosted clusters of one Infra, each with its own control plane and as many workers as said.
 func manyClusters(clusters, workers int) plan.Objects {
 	infra := &v1alpha1.Infra{

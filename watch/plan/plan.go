@@ -26,10 +26,12 @@ type Input struct {
 // Limits bound what one Infra may ask for, so that its children fit into objects of a cluster (1.5 MiB each).
 type Limits struct {
 	Attachments, Sources int
+	// Bytes of a child.
+	Bytes int
 }
 
 // ClusterLimits are the limits where children are objects of a cluster.
-var ClusterLimits = Limits{Attachments: 300, Sources: 10_000}
+var ClusterLimits = Limits{Attachments: 300, Sources: 10_000, Bytes: clusterBytes}
 
 // Result is what the objects ask for. Everything in it is sorted by namespace and name.
 type Result struct {
@@ -155,6 +157,7 @@ func Plan(in Input) *Result {
 		refuseTooMany(infra, in.Limits.Sources, countSources(infra), "sources")
 		assignPorts(infra, w)
 		buildChildren(infra, w)
+		refuseTooLarge(infra, in.Limits.Bytes)
 		wantExternal(infra)
 		for _, a := range infra.Attachments {
 			reportAttachment(infra, a, w)
