@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/densityops/oooi/api/v1alpha1"
 	"github.com/densityops/oooi/watch/plan"
@@ -187,5 +188,16 @@ func TestNoPortLeft(t *testing.T) {
 	}
 	if ready := a.Status.Conditions[0]; ready.Status != "False" || ready.Reason != v1alpha1.ReasonNoPortLeft {
 		t.Errorf("Ready is %s, %s: %s", ready.Status, ready.Reason, ready.Message)
+	}
+}
+
+// TestPublicServiceOfAnotherUID: a Service of an Infra that was deleted and made anew is not this Infra's.
+func TestPublicServiceOfAnotherUID(t *testing.T) {
+	s := change(t, readExample(t), "testdata/rule16-published.in.yaml")
+	for uid, want := range map[types.UID]string{"": "203.0.113.10", "1": "203.0.113.10", "2": ""} {
+		s.objects.Infras[0].UID = uid
+		if got := attachmentOf(t, s.result(), "example-hcp-a").Status.ExternalService.IP; got != want {
+			t.Errorf("UID %q: the public VIP is %q, want %q", uid, got, want)
+		}
 	}
 }

@@ -79,7 +79,7 @@ func refuseAppsRange(infra *Infra, a *Attachment) {
 	}
 	said := map[netip.Addr]bool{} // Infras on one network may have one gateway
 	refuseHeld := func(owner *Infra, name string) {
-		for _, reserved := range slices.Concat(reservedAddresses(owner), reservedForMACs(owner)) {
+		for _, reserved := range owner.unfree() {
 			if r.holds(reserved.address) && !said[reserved.address] {
 				said[reserved.address] = true
 				refuseApps(a, v1alpha1.ReasonAppsRangeHoldsAddress, fmt.Sprintf(
@@ -118,6 +118,14 @@ func refuseApps(a *Attachment, reason, message string) {
 type reservedAddress struct {
 	address netip.Addr
 	what    string
+}
+
+// unfree are the addresses that no VIP may have: those that something else has, or that DHCP keeps for somebody.
+func (i *Infra) unfree() []reservedAddress {
+	if i.unfreeAddresses == nil {
+		i.unfreeAddresses = slices.Concat(reservedAddresses(i), reservedForMACs(i))
+	}
+	return i.unfreeAddresses
 }
 
 // reservedForMACs are the addresses that DHCP keeps for one client each.

@@ -177,6 +177,7 @@ func buildDNS(infra *Infra, w *index, proxy bool) *v1alpha1.DNSServer {
 			podView = v1alpha1.PodViewInternalProxy
 		}
 	}
+	d.Spec.StaticEntries = make([]v1alpha1.StaticEntry, 0, len(infra.Attachments)*(len(names)+1)+len(Aliases))
 	own := func(name, domain, address string) {
 		d.Spec.StaticEntries = append(d.Spec.StaticEntries, v1alpha1.StaticEntry{Hostname: name + "." + domain, IP: address, PodView: podView})
 	}

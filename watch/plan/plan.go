@@ -67,6 +67,8 @@ type Infra struct {
 	problems  []v1alpha1.Problem
 	// neighbours are the other Infras on the same NAD.
 	neighbours []*Infra
+	// unfreeAddresses is what unfree has found.
+	unfreeAddresses []reservedAddress
 }
 
 // Key is the namespace and name of the Infra.

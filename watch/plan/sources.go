@@ -24,9 +24,10 @@ type member struct {
 // claimant is one attachment of a network with its Machines.
 type claimant struct {
 	*Attachment
-	infra    *Infra
-	reserved map[netip.Addr]bool // addresses of its Infra that no worker has
-	members  []member
+	infra     *Infra
+	namespace string              // of the control plane
+	reserved  map[netip.Addr]bool // addresses of its Infra that no worker has
+	members   []member
 }
 
 // isWorker tells whether an address can be a worker's.
@@ -51,12 +52,18 @@ func discoverSources(network []*Infra, w *index, leases map[types.NamespacedName
 			reserved[r.address] = true
 		}
 		for _, a := range infra.Attachments {
-			c := &claimant{Attachment: a, infra: infra, reserved: reserved}
+			c := &claimant{Attachment: a, infra: infra, namespace: a.Object.ControlPlaneNamespace(), reserved: reserved}
 			c.findMembers(w)
 			claimants = append(claimants, c)
 		}
 	}
-	shown := map[netip.Addr]bool{}
+	most := 0
+	for _, c := range claimants {
+		for _, m := range c.members {
+			most += len(m.shown)
+		}
+	}
+	shown := make(map[netip.Addr]bool, most)
 	for _, c := range claimants {
 		c.claimShown(w, shown, live)
 	}
@@ -78,7 +85,7 @@ func discoverSources(network []*Infra, w *index, leases map[types.NamespacedName
 
 // claimShown claims what the Machines show, and notes it in shown.
 func (c *claimant) claimShown(w *index, shown map[netip.Addr]bool, live map[netip.Addr]string) {
-	macs := macsByAddress(w.vmis[c.Object.ControlPlaneNamespace()])
+	macs := macsByAddress(w.vmis[c.namespace])
 	last := lastMACs(c.Object.Status.Sources)
 	for _, m := range c.members {
 		for _, address := range m.shown {
@@ -97,7 +104,7 @@ func (c *claimant) claimShown(w *index, shown map[netip.Addr]bool, live map[neti
 }
 
 func (c *claimant) claim(address netip.Addr, machine, uid string) Claim {
-	return Claim{Address: address, Attachment: c.Key(), Namespace: c.Object.ControlPlaneNamespace(), Machine: machine, UID: uid}
+	return Claim{Address: address, Attachment: c.Key(), Namespace: c.namespace, Machine: machine, UID: uid}
 }
 
 // findMembers finds the Machines of an attachment by its NodePools, sets the attachment's SourcesDiscovered
@@ -109,7 +116,7 @@ func (c *claimant) findMembers(w *index) {
 			"no NodePool in namespace %s names the HostedCluster %s", c.hostedCluster.Namespace, c.hostedCluster.Name))
 		return
 	}
-	namespace := c.Object.ControlPlaneNamespace()
+	namespace := c.namespace
 	var seen []string
 	for _, pool := range pools {
 		for _, machine := range w.machines[namespace][pool.Namespace+"/"+pool.Name] {
@@ -173,7 +180,7 @@ func (c *claimant) recall(w *index, shown map[netip.Addr]bool, live map[netip.Ad
 		mac := normalizeMAC(r.MAC)
 		if holder := live[address]; holder != "" && holder != mac {
 			if macs == nil {
-				macs = macsByName(w.vmis[c.Object.ControlPlaneNamespace()])
+				macs = macsByName(w.vmis[c.namespace])
 			}
 			// A virtual machine may come back with a new MAC (its own lease then).
 			if !slices.Contains(macs[r.Machine], holder) {
@@ -191,17 +198,22 @@ func (c *claimant) recall(w *index, shown map[netip.Addr]bool, live map[netip.Ad
 
 // dropDisputed takes every address that Machines of two attachments claim from all of them.
 func dropDisputed(claimants []*claimant) {
-	owner := map[netip.Addr]Claim{}
+	most := 0
+	for _, c := range claimants {
+		most += len(c.Sources)
+	}
+	owner := make(map[netip.Addr]*Claim, most)
 	disputed := map[netip.Addr][]Claim{}
 	for _, c := range claimants {
-		for _, s := range c.Sources {
-			first, claimed := owner[s.Address]
+		for i := range c.Sources {
+			s := &c.Sources[i]
+			first := owner[s.Address]
 			switch {
-			case !claimed:
-				owner[s.Address] = s.Claim
+			case first == nil:
+				owner[s.Address] = &s.Claim
 			case first.Attachment != s.Attachment && !first.sameMachine(s.Claim):
 				if disputed[s.Address] == nil {
-					disputed[s.Address] = []Claim{first}
+					disputed[s.Address] = []Claim{*first}
 				}
 				disputed[s.Address] = append(disputed[s.Address], s.Claim)
 			}

@@ -74,7 +74,7 @@ func claimVIP(infra *Infra, a *Attachment) *vipClaim {
 func refuseTakenVIPs(network []*Infra, claims []*vipClaim) {
 	taken := map[netip.Addr]string{}
 	for _, infra := range network {
-		for _, r := range slices.Concat(reservedAddresses(infra), reservedForMACs(infra)) {
+		for _, r := range infra.unfree() {
 			taken[r.address] = fmt.Sprintf("%s of Infra %s", r.what, infra.Key())
 		}
 	}
