@@ -218,12 +218,41 @@ func TestRolesOfDeploy(t *testing.T) {
 		}
 		return nil
 	})...)
+	s.asksForApps(t)
 	for _, p := range []*process{serving, hub} {
 		if err := p.run.Stop(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	s.checkRights(t)
+}
+
+// asksForApps has the hub look for the kubeconfig of a hosted cluster, which is not there, and write a public Service.
+func (s *site) asksForApps(t *testing.T) {
+	t.Helper()
+	if _, err := s.Apply(t.Context(), "admin", deployed(t, "kubeconfigs")); err != nil {
+		t.Fatal(err)
+	}
+	attachment := ours("InfraClusterAttachment", "clusters/example-hcp-a")
+	s.patch(t, attachment, `{"spec": {"externalService": {"enabled": true, "addressPoolName": "public"},
+		"appsIngress": {"enabled": true, "metallb": {"addressPoolName": "apps"}}}}`)
+	public := refers("v1", "Service", "clusters/example-hcp-a-proxy-external")
+	held := func(want bool) func(context.Context) error {
+		return func(ctx context.Context) error {
+			a, err := s.fetch(ctx, attachment)
+			if err == nil && slices.Contains(a.GetFinalizers(), v1alpha1.FinalizerAppsIngress) != want {
+				err = fmt.Errorf("finalizers %v", a.GetFinalizers())
+			}
+			return err
+		}
+	}
+	within(t, "a word about the hosted cluster, and a public Service", s.there(public), held(true),
+		s.says("InfraClusterAttachment", "clusters/example-hcp-a", v1alpha1.ConditionAppsIngressReady, "False HostedClusterAccessFailed"),
+		s.says("InfraClusterAttachment", "clusters/example-hcp-a", v1alpha1.ConditionExternalServiceReady, "False WaitingForExternalIP"))
+	// Without a hosted cluster there is nothing to take away there.
+	s.patch(t, attachment, `{"spec": {"externalService": null, "appsIngress": null}}`)
+	s.remove(t, refers("hypershift.openshift.io/v1beta1", "HostedCluster", "clusters/example-hcp-a"))
+	within(t, "the end of both", s.gone(public), held(false), s.saysNot("InfraClusterAttachment", "clusters/example-hcp-a", v1alpha1.ConditionAppsIngressReady))
 }
 
 // hasEvent is a condition: there is an Event with a reason about an object of this API.
@@ -306,7 +335,7 @@ func (s *site) checkRights(t *testing.T) {
 		used[r.User][right(r.Verb, r.Group, r.Resource, r.Subresource)] = true
 	}
 	granted := map[string]map[string]bool{
-		hubAccount: granted(t, deployed(t, "hub")), vlanAccount: granted(t, deployed(t, "vlan")),
+		hubAccount: granted(t, slices.Concat(deployed(t, "hub"), []byte("\n---\n"), deployed(t, "kubeconfigs"))), vlanAccount: granted(t, deployed(t, "vlan")),
 	}
 	for account, rights := range granted {
 		for _, r := range slices.Sorted(maps.Keys(rights)) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/densityops/oooi/api/v1alpha1"
+	"github.com/densityops/oooi/watch/appsingress"
 	"github.com/densityops/oooi/watch/plan"
 )
 
@@ -78,8 +80,12 @@ type Hub struct {
 	lock    *timedLock
 	elected atomic.Bool // by the election; leadsUntil is what counts
 	result  atomic.Pointer[plan.Result]
-	// remembered are the sources that were planned last; the cache may lag behind. Owned by plan.
-	remembered map[types.NamespacedName][]v1alpha1.Source
+	// remembered are the statuses that were planned last; the cache may lag behind. Owned by plan.
+	remembered map[types.NamespacedName]v1alpha1.InfraClusterAttachmentStatus
+	// hosted acts inside hosted clusters.
+	hosted *appsingress.Runner
+	// looking: hosted has something to do. Owned by plan.
+	looking bool
 	// wasAlive says of each Lease of a serving process whether it held when last looked at; guarded by world.mu.
 	wasAlive map[types.NamespacedName]bool
 	// renewals are the last of each of those Leases; guarded by world.mu.
@@ -93,6 +99,10 @@ type Hub struct {
 
 	failuresMu sync.Mutex
 	failures   map[types.NamespacedName]*failure
+
+	// deleting says since when this process knows that an attachment is being deleted.
+	deletingMu sync.Mutex
+	deleting   map[types.UID]time.Time
 }
 
 // failure is the last write of an Infra's children, if it failed.
@@ -139,7 +149,8 @@ func NewHub(cfg HubConfig) (*Hub, error) {
 		cfg: cfg, world: newWorld(c, asked, cfg.Log), client: writer,
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstRetry, lastRetry)),
-		remembered: map[types.NamespacedName][]v1alpha1.Source{},
+		remembered: map[types.NamespacedName]v1alpha1.InfraClusterAttachmentStatus{},
+		deleting:   map[types.UID]time.Time{},
 		wasAlive:   map[types.NamespacedName]bool{},
 		renewals:   map[types.NamespacedName]renewal{},
 		pending:    map[types.NamespacedName]time.Time{},
@@ -154,6 +165,9 @@ func NewHub(cfg HubConfig) (*Hub, error) {
 		Client:     clientset.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: cfg.Identity},
 	}, regained: h.world.notify}
+	h.hosted = appsingress.New(appsingress.Config{
+		Secret: h.secret, Changed: h.world.notify, Log: cfg.Log, Registerer: cfg.Registerer, Clock: cfg.Clock,
+	})
 	h.metrics = newHubMetrics(cfg.Registerer, h.queue.Len)
 	if cfg.Workloads != nil {
 		if h.workloads, err = newWorkloads(h); err != nil {
@@ -174,6 +188,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	group.Go(func() error { return h.world.watch(ctx) })
 	group.Go(func() error { return h.planOnChange(ctx) })
 	group.Go(func() error { return h.elect(ctx) })
+	group.Go(func() error { return h.hosted.Run(ctx) })
 	if h.workloads != nil {
 		group.Go(func() error { return h.workloads.run(ctx) })
 	}
@@ -224,6 +239,9 @@ func (h *Hub) planOnChange(ctx context.Context) error {
 			return nil
 		case <-h.world.changed:
 		case <-ticker.C:
+			if !h.Leading() {
+				h.lookAway()
+			}
 			if !h.servingChanged(ctx) && !h.pendingChanged() {
 				continue
 			}
@@ -244,11 +262,16 @@ func (h *Hub) planOnChange(ctx context.Context) error {
 func (h *Hub) plan() {
 	objects := h.world.objects()
 	h.recall(&objects)
-	result := plan.Plan(plan.Input{Objects: objects, Leases: h.world.liveLeases(objects.Infras, h.cfg.Clock()), Limits: plan.ClusterLimits})
+	result := plan.Plan(plan.Input{
+		Objects: objects, Leases: h.world.liveLeases(objects.Infras, h.cfg.Clock()), Limits: plan.ClusterLimits,
+		Unwritten: h.workloads.unwrittenServices(),
+	})
 	h.remember(result)
 	h.result.Store(result)
 	h.metrics.planned(result)
 	h.workloads.planned(result)
+	h.lookInto(result)
+	h.forgetDeleted(result)
 	h.enqueue(result)
 	h.cfg.Planned(result)
 }
@@ -263,8 +286,8 @@ func (h *Hub) enqueue(result *plan.Result) {
 			h.queue.Add(infra.Key())
 		}
 	}
-	for _, a := range result.Orphans {
-		h.queue.Add(types.NamespacedName{Namespace: a.Object.Namespace, Name: a.Object.Spec.InfraRef.Name})
+	for _, a := range slices.Concat(result.Orphans, result.Deleting) {
+		h.queue.Add(infraOf(a.Object))
 	}
 }
 
@@ -312,18 +335,28 @@ func (h *Hub) writeProblem(infra types.NamespacedName) error {
 	return nil
 }
 
-// recall puts the sources that were planned last into the statuses: they are ahead of the cache until what was
-// written has come back.
+// recall puts into the statuses what was planned last, which is ahead of the cache until what was written has come back,
+// and what was seen in hosted clusters.
 func (h *Hub) recall(objects *plan.Objects) {
 	if !h.Leading() {
 		return // another process writes the statuses, and it is them that count
 	}
+	seen := h.hosted.Observed()
 	for i, a := range objects.Attachments {
-		if sources, ok := h.remembered[client.ObjectKeyFromObject(a)]; ok {
-			remembering := *a
-			remembering.Status.Sources = sources
-			objects.Attachments[i] = &remembering
+		key := client.ObjectKeyFromObject(a)
+		remembered, ok := h.remembered[key]
+		observed, looked := seen[key]
+		if !ok && !looked {
+			continue
 		}
+		remembering := *a
+		if ok {
+			remembering.Status.Sources, remembering.Status.ExternalService = remembered.Sources, remembered.ExternalService
+		}
+		if looked && observed.Status.Phase != "" {
+			remembering.Status.AppsIngressStatus = &observed.Status
+		}
+		objects.Attachments[i] = &remembering
 	}
 }
 
@@ -334,7 +367,7 @@ func (h *Hub) remember(result *plan.Result) {
 	}
 	for _, infra := range result.Infras {
 		for _, a := range infra.Attachments {
-			h.remembered[a.Key()] = a.Status.Sources
+			h.remembered[a.Key()] = a.Status
 		}
 	}
 }

@@ -32,7 +32,7 @@ func strip(object any) (any, error) {
 	case *corev1.Service:
 		v.Labels, v.Annotations = nil, nil
 		v.Spec.Selector = nil
-		v.Status = corev1.ServiceStatus{}
+		v.Status = corev1.ServiceStatus{LoadBalancer: v.Status.LoadBalancer}
 	case *hypershift.HostedCluster:
 		v.Labels, v.Annotations = nil, nil
 	case *unstructured.Unstructured:

@@ -17,6 +17,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -78,6 +79,8 @@ type workloads struct {
 	events    map[workloadKey]int64         // of the watches, counted
 	applied   map[workloadKey]appliedObject // by this process
 	failures  map[types.NamespacedName]error
+	// unwritten are the public Services that cannot be written, and why.
+	unwritten map[workloadKey]error
 	wrote     map[types.NamespacedName]time.Time
 	waiting   map[types.NamespacedName]bool // for their turn to be upgraded
 	turn      *turn                         // whose it is; nil: something has changed
@@ -95,9 +98,9 @@ func (k workloadKey) String() string { return k.kind + " " + k.NamespacedName.St
 
 // wantedInfra is what an Infra wants to be there.
 type wantedInfra struct {
-	infra         *v1alpha1.Infra
-	controlPlanes []string
-	settings      *workload.Settings
+	infra       *v1alpha1.Infra
+	attachments workload.Attachments
+	settings    *workload.Settings
 
 	objects []*wantedObject // in the order in which they are written
 	byKey   map[workloadKey]*wantedObject
@@ -146,7 +149,7 @@ func newWorkloads(h *Hub) (*workloads, error) {
 		metrics: h.metrics, leads: h.leadsUntil, changed: h.world.notify, started: h.cfg.Clock(),
 		namespaceThere: func(name string) bool { return known(h.world, h.world.namespaces, types.NamespacedName{Name: name}) },
 		there:          map[workloadKey]client.Object{}, belonging: map[types.NamespacedName]map[workloadKey]client.Object{}, events: map[workloadKey]int64{}, applied: map[workloadKey]appliedObject{},
-		failures: map[types.NamespacedName]error{}, wrote: map[types.NamespacedName]time.Time{},
+		failures: map[types.NamespacedName]error{}, unwritten: map[workloadKey]error{}, wrote: map[types.NamespacedName]time.Time{},
 		waiting: map[types.NamespacedName]bool{}, missed: true,
 	}
 	h.metrics.watchUpgrades(h.cfg.Registerer, w.upgradesPending)
@@ -357,6 +360,9 @@ func (w *workloads) planned(result *plan.Result) {
 		}
 	}
 	w.infras, w.turn = infras, nil
+	maps.DeleteFunc(w.unwritten, func(key workloadKey, _ error) bool {
+		return !slices.ContainsFunc(slices.Collect(maps.Values(infras)), func(want *wantedInfra) bool { return want.byKey[key] != nil })
+	})
 	if !leads || !w.complete() {
 		w.missed = true
 		return
@@ -382,16 +388,9 @@ func (w *workloads) planned(result *plan.Result) {
 
 // want is what an Infra of a plan wants; the one before, when nothing has changed that it depends on. The lock is held.
 func (w *workloads) want(infra *plan.Infra, before *wantedInfra) *wantedInfra {
-	now := &wantedInfra{infra: infra.Object, settings: w.settings, byKey: map[workloadKey]*wantedObject{}}
-	for _, a := range infra.Attachments {
-		if namespace := a.Object.ControlPlaneNamespace(); a.LeftOut == nil && w.namespaceThere(namespace) {
-			now.controlPlanes = append(now.controlPlanes, namespace)
-		}
-	}
-	slices.Sort(now.controlPlanes)
-	now.controlPlanes = slices.Compact(now.controlPlanes)
+	now := &wantedInfra{infra: infra.Object, settings: w.settings, attachments: w.attachmentsOf(infra), byKey: map[workloadKey]*wantedObject{}}
 	if before != nil && before.settings == now.settings && before.infra.UID == now.infra.UID && before.infra.Generation == now.infra.Generation &&
-		before.deleting() == now.deleting() && slices.Equal(before.controlPlanes, now.controlPlanes) {
+		before.deleting() == now.deleting() && equality.Semantic.DeepEqual(before.attachments, now.attachments) {
 		return before
 	}
 	if w.settings != nil && !now.deleting() {
@@ -400,8 +399,27 @@ func (w *workloads) want(infra *plan.Infra, before *wantedInfra) *wantedInfra {
 	return now
 }
 
+// attachmentsOf are what an Infra's objects depend on besides the Infra itself.
+func (w *workloads) attachmentsOf(infra *plan.Infra) workload.Attachments {
+	var of workload.Attachments
+	for _, a := range infra.Attachments {
+		if namespace := a.Object.ControlPlaneNamespace(); a.LeftOut == nil && w.namespaceThere(namespace) {
+			of.ControlPlanes = append(of.ControlPlanes, namespace)
+		}
+		if public := a.Object.Spec.ExternalService; a.External != nil {
+			of.External = append(of.External, workload.External{
+				Attachment: a.Object.Name, Port: a.External.Port, AddressPool: public.AddressPoolName,
+				Labels: public.Labels, Annotations: public.Annotations,
+			})
+		}
+	}
+	slices.Sort(of.ControlPlanes)
+	of.ControlPlanes = slices.Compact(of.ControlPlanes)
+	return of
+}
+
 func (w *workloads) build(want *wantedInfra) error {
-	objects, err := workload.Build(want.infra, workload.Attachments{ControlPlanes: want.controlPlanes}, *want.settings)
+	objects, err := workload.Build(want.infra, want.attachments, *want.settings)
 	if err != nil {
 		return err
 	}
@@ -451,7 +469,9 @@ func (w *workloads) writeNext(ctx context.Context) bool {
 	writing, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	started := w.clock()
-	err := w.write(writing, key)
+	err, public := w.write(writing, key)
+	own := err
+	err = errors.Join(own, public)
 	_, leads = w.leads()
 	switch {
 	case ctx.Err() != nil:
@@ -465,7 +485,7 @@ func (w *workloads) writeNext(ctx context.Context) bool {
 	case err != nil:
 		w.log.Warn("what belongs to an Infra's VLAN pods cannot be written, trying again", "infra", key.String(), "tries", w.queue.NumRequeues(key)+1, "error", err)
 		w.metrics.writeFailures.Inc()
-		w.noteFailure(key, err)
+		w.noteFailure(key, own)
 		w.queue.AddRateLimited(key)
 	default:
 		w.noteFailure(key, nil)

@@ -77,6 +77,20 @@ func (o *wantedObject) isDeployment() bool {
 	return is
 }
 
+// isPublic tells whether the object is the public Service of one attachment.
+func (o *wantedObject) isPublic() bool {
+	s, is := o.object.(*corev1.Service)
+	return is && s.Spec.Type == corev1.ServiceTypeLoadBalancer
+}
+
+// namedAfter is what has the name that the object's name is made from.
+func (o *wantedObject) namedAfter() string {
+	if o.isPublic() {
+		return "attachment"
+	}
+	return "Infra"
+}
+
 // isNeededByPods tells whether pods that start without the object, or with somebody else's, would run under the wrong account
 // or with the wrong configuration.
 func (o *wantedObject) isNeededByPods() bool {

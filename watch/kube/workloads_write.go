@@ -20,16 +20,19 @@ import (
 
 	"github.com/densityops/oooi/api/v1alpha1"
 	"github.com/densityops/oooi/deploy/workload"
+	"github.com/densityops/oooi/watch/plan"
 )
 
 // notOursError is about an object of a name that is needed, which belongs to somebody else.
 type notOursError struct {
 	key workloadKey
 	of  string
+	// namedAfter is what has the name that the object's name is made from.
+	namedAfter string
 }
 
 func (e *notOursError) Error() string {
-	return fmt.Sprintf("%s belongs to %s: delete it, or give the Infra another name", e.key, e.of)
+	return fmt.Sprintf("%s belongs to %s: delete it, or give the %s another name", e.key, e.of, e.namedAfter)
 }
 
 // errBehind: the watch does not show yet what the API server has.
@@ -49,30 +52,72 @@ type appliedObject struct {
 }
 
 // write brings what belongs to one Infra to what is wanted. One object that cannot be written holds up no other one,
-// except that pods wait for all that they need.
-func (w *workloads) write(ctx context.Context, key types.NamespacedName) error {
+// except that pods wait for all that they need. What is wrong with public Services is an error of its own: each is one
+// attachment's.
+func (w *workloads) write(ctx context.Context, key types.NamespacedName) (err, public error) {
 	w.mu.Lock()
 	want := w.infras[key]
 	w.mu.Unlock()
 	switch {
 	case want == nil:
-		return w.removeOrphans(ctx, key)
+		return w.removeOrphans(ctx, key), nil
 	case want.deleting():
-		return nil // owner references and removeOrphans take everything away
+		return nil, nil // owner references and removeOrphans take everything away
 	case want.err != nil:
-		return want.err
+		return want.err, nil
 	}
-	var errs []error
+	var errs, publicErrs []error
 	lacking := false
 	for _, object := range want.objects {
 		if object.isDeployment() && (lacking || w.waits(key, object)) {
 			continue
 		}
 		err := w.writeObject(ctx, want, object)
+		if object.isPublic() {
+			w.noteUnwritten(object.key, err)
+			publicErrs = append(publicErrs, err)
+			continue
+		}
 		lacking = lacking || err != nil && object.isNeededByPods()
 		errs = append(errs, err)
 	}
-	return errors.Join(append(errs, w.removeUnwanted(ctx, want))...)
+	return errors.Join(append(errs, w.removeUnwanted(ctx, want))...), errors.Join(publicErrs...)
+}
+
+// noteUnwritten notes whether a public Service could be written. What the watch has yet to show is no news.
+func (w *workloads) noteUnwritten(key workloadKey, err error) {
+	if isBehind(err) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	before := w.unwritten[key]
+	if err == nil {
+		delete(w.unwritten, key)
+	} else {
+		w.unwritten[key] = err
+	}
+	if (before == nil) != (err == nil) || err != nil && before.Error() != err.Error() {
+		w.changed()
+	}
+}
+
+// unwrittenServices says why public Services cannot be written, by their names.
+func (w *workloads) unwrittenServices() map[types.NamespacedName]plan.Refusal {
+	if w == nil {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	refusals := map[types.NamespacedName]plan.Refusal{}
+	for key, err := range w.unwritten {
+		refusal := plan.Refusal{Reason: v1alpha1.ReasonWorkloadNotWritten, Message: oneLine(err)}
+		if _, is := errors.AsType[*notOursError](err); is {
+			refusal.Reason = v1alpha1.ReasonNotOurs
+		}
+		refusals[key.NamespacedName] = refusal
+	}
+	return refusals
 }
 
 // writeObject applies one object, unless it is there as it is wanted.
@@ -134,7 +179,7 @@ func ownedBy(infra *v1alpha1.Infra, wanted *wantedObject, there client.Object) e
 	case controller != nil && controller.Kind == "Infra" && controller.Name == infra.Name && wanted.isControlled():
 		return fmt.Errorf("%s belongs to an Infra of this name that is gone: it is written anew when the garbage collector has taken it away", wanted.key)
 	case controller != nil:
-		return &notOursError{wanted.key, controller.Kind + " " + controller.Name}
+		return &notOursError{wanted.key, controller.Kind + " " + controller.Name, wanted.namedAfter()}
 	}
 	if !wanted.isControlled() && slices.ContainsFunc(there.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.UID == infra.UID }) {
 		return nil
@@ -145,7 +190,7 @@ func ownedBy(infra *v1alpha1.Infra, wanted *wantedObject, there client.Object) e
 	}
 	for _, label := range labels {
 		if there.GetLabels()[label] != wanted.object.GetLabels()[label] {
-			return &notOursError{wanted.key, "somebody else, by its labels"}
+			return &notOursError{wanted.key, "somebody else, by its labels", wanted.namedAfter()}
 		}
 	}
 	return nil

@@ -172,7 +172,8 @@ func unchanged(old, value any) bool {
 	case *v1alpha1.Infra:
 		return sameIdentity(old.(client.Object), v) && reflect.DeepEqual(old.(*v1alpha1.Infra).Status, v.Status)
 	case *v1alpha1.InfraClusterAttachment:
-		return sameIdentity(old.(client.Object), v) && reflect.DeepEqual(old.(*v1alpha1.InfraClusterAttachment).Status, v.Status)
+		o := old.(*v1alpha1.InfraClusterAttachment)
+		return sameIdentity(o, v) && slices.Equal(o.Finalizers, v.Finalizers) && reflect.DeepEqual(o.Status, v.Status)
 	case *v1alpha1.DHCPServer:
 		return sameIdentity(old.(client.Object), v) && reflect.DeepEqual(old.(*v1alpha1.DHCPServer).Status, v.Status)
 	case *v1alpha1.DNSServer:
@@ -184,10 +185,11 @@ func unchanged(old, value any) bool {
 	case *coordinationv1.Lease:
 		return sameHolder(old.(*coordinationv1.Lease), v)
 	case *corev1.Service:
-		return reflect.DeepEqual(old.(*corev1.Service).Spec, v.Spec)
+		o := old.(*corev1.Service)
+		return reflect.DeepEqual(o.Spec, v.Spec) && reflect.DeepEqual(o.Status, v.Status) && reflect.DeepEqual(o.OwnerReferences, v.OwnerReferences)
 	case *hypershift.HostedCluster:
 		o := old.(*hypershift.HostedCluster)
-		return reflect.DeepEqual(o.Spec, v.Spec) && reflect.DeepEqual(o.Status, v.Status)
+		return o.DeletionTimestamp.IsZero() == v.DeletionTimestamp.IsZero() && reflect.DeepEqual(o.Spec, v.Spec) && reflect.DeepEqual(o.Status, v.Status)
 	case *hypershift.NodePool:
 		return reflect.DeepEqual(old.(*hypershift.NodePool).Spec, v.Spec)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -31,14 +32,14 @@ func (h *Hub) write(ctx context.Context, key types.NamespacedName) error {
 	if result == nil || h.cfg.Infra.Name != "" && key != h.cfg.Infra {
 		return nil
 	}
+	var errs []error
 	for _, infra := range result.Infras {
 		if infra.Key() == key {
-			return h.writeInfra(ctx, infra)
+			errs = append(errs, h.writeInfra(ctx, infra))
 		}
 	}
-	var errs []error
-	for _, a := range result.Orphans {
-		if a.Object.Namespace == key.Namespace && a.Object.Spec.InfraRef.Name == key.Name {
+	for _, a := range slices.Concat(result.Orphans, result.Deleting) {
+		if infraOf(a.Object) == key {
 			errs = append(errs, h.writeAttachment(ctx, a))
 		}
 	}
@@ -218,10 +219,11 @@ func (h *Hub) writeAttachment(ctx context.Context, a *plan.Attachment) error {
 	}
 	wanted := a.Status
 	wanted.Conditions = h.dated(a.Status.Conditions, object.Status.Conditions, a.Object.Generation)
-	if equality.Semantic.DeepEqual(wanted, object.Status) {
-		return nil
+	var err error
+	if !equality.Semantic.DeepEqual(wanted, object.Status) {
+		err = h.writeStatus(ctx, object, &wanted, object.Status.Conditions, wanted.Conditions)
 	}
-	return h.writeStatus(ctx, object, &wanted, object.Status.Conditions, wanted.Conditions)
+	return errors.Join(err, h.writeFinalizer(ctx, a, object))
 }
 
 func (h *Hub) writeInfraStatus(ctx context.Context, infra *plan.Infra) error {

@@ -18,6 +18,11 @@ type External struct {
 	Port int32
 }
 
+// externalKey names the public Service of an attachment.
+func externalKey(a *Attachment) types.NamespacedName {
+	return types.NamespacedName{Namespace: a.Object.Namespace, Name: v1alpha1.ExternalServiceName(a.Object.Name)}
+}
+
 // externalListener is the name of the Envoy listener behind the public Service of an attachment.
 func externalListener(attachment string) string { return "external-" + attachment }
 
@@ -168,7 +173,7 @@ func reportExternal(infra *Infra, a *Attachment, w *index) {
 	set := func(status metav1.ConditionStatus, reason, message string) {
 		setCondition(&a.Status.Conditions, v1alpha1.ConditionExternalServiceReady, status, reason, message)
 	}
-	key := types.NamespacedName{Namespace: a.Object.Namespace, Name: v1alpha1.ExternalServiceName(a.Object.Name)}
+	key := externalKey(a)
 	switch {
 	case a.LeftOut != nil:
 		set(metav1.ConditionFalse, a.LeftOut.Reason, "there is no public Service while the attachment is left out")
@@ -180,6 +185,10 @@ func reportExternal(infra *Infra, a *Attachment, w *index) {
 		set(metav1.ConditionFalse, v1alpha1.ReasonNoPortLeft, fmt.Sprintf(
 			"every port of %d-%d is that of another attachment's listener: use a second Infra, or disable externalService where it is not needed",
 			v1alpha1.ExternalPortFirst, v1alpha1.ExternalPortLast))
+		return
+	}
+	if refusal, unwritten := w.unwritten[key]; unwritten {
+		set(metav1.ConditionFalse, refusal.Reason, refusal.Message)
 		return
 	}
 	for _, p := range w.publicServices[key.Namespace] {

@@ -29,6 +29,7 @@ type index struct {
 	// publicServices by namespace, in order of name.
 	publicServices map[string][]publicService
 	missingKinds   []string
+	unwritten      map[types.NamespacedName]Refusal
 }
 
 func newIndex(in Input) *index {
@@ -44,6 +45,7 @@ func newIndex(in Input) *index {
 
 		publicServices: make(map[string][]publicService),
 		missingKinds:   o.MissingKinds,
+		unwritten:      in.Unwritten,
 	}
 	for _, ns := range o.Namespaces {
 		w.namespaces[ns] = true

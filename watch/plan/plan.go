@@ -21,6 +21,8 @@ type Input struct {
 	Leases map[types.NamespacedName][]Lease
 	// Limits of one Infra; zero: none.
 	Limits Limits
+	// Unwritten are the public Services that cannot be written, and why.
+	Unwritten map[types.NamespacedName]Refusal
 }
 
 // Limits bound what one Infra may ask for, so that its children fit into objects of a cluster (1.5 MiB each).

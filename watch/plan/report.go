@@ -39,7 +39,7 @@ func reportAttachment(infra *Infra, a *Attachment, w *index) {
 	if a.appsDegraded() {
 		kinds = append(kinds, v1alpha1.ConditionAppsIngressReady)
 	}
-	if a.external() != nil && a.externalPort == 0 && infra.Proxy != nil {
+	if _, unwritten := w.unwritten[externalKey(a)]; a.external() != nil && infra.Proxy != nil && (a.externalPort == 0 || unwritten) {
 		kinds = append(kinds, v1alpha1.ConditionExternalServiceReady)
 	}
 	good := "names and routes are in place"
