@@ -50,7 +50,7 @@ func publishVIPs(network []*Infra) {
 // claimVIP gives the VIP that an attachment has as far as known, one that is being taken away included; nil: none.
 func claimVIP(infra *Infra, a *Attachment) *vipClaim {
 	observed := a.Object.Status.AppsIngressStatus
-	if a.Apps == nil || a.appsForgotten || observed == nil || observed.ExternalIP == "" {
+	if a.Apps == nil || a.appsForgotten && (!a.Apps.Remove || a.Apps.Gone) || observed == nil || observed.ExternalIP == "" {
 		return nil
 	}
 	address, err := netip.ParseAddr(observed.ExternalIP)
