@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/densityops/oooi/api/v1alpha1"
 	"github.com/densityops/oooi/dnsserver"
 	"github.com/densityops/oooi/serve"
 	"github.com/densityops/oooi/watch/files"
@@ -148,8 +149,8 @@ func (f *serveFlags) check() (*settings, error) {
 		return nil, usageError("--config-dir and --kubeconfig exclude each other: objects come from a folder or from a cluster")
 	case f.infra != "" && !isInfraKey(f.infra):
 		return nil, usageError("--infra %q is not NAMESPACE/NAME", f.infra)
-	case f.portOffset < 0 || f.portOffset > 65535-6443:
-		return nil, usageError("--port-offset %d is not between 0 and %d", f.portOffset, 65535-6443)
+	case f.portOffset < 0 || f.portOffset > 65535-v1alpha1.ExternalPortLast:
+		return nil, usageError("--port-offset %d is not between 0 and %d", f.portOffset, 65535-v1alpha1.ExternalPortLast)
 	case f.proxyBind != "" && f.proxyBind != "server-ip" && f.proxyBind != "any":
 		return nil, usageError("--proxy-bind %q is neither server-ip nor any", f.proxyBind)
 	case f.portOffset > 0 && len(f.interfaces) > 0:
