@@ -17,32 +17,38 @@ import (
 	"github.com/densityops/oooi/watch/plan"
 )
 
-// Memory remembers the sources of each attachment over restarts (product rule 10), where no
-// cluster keeps the attachment's status. It is for one goroutine.
+// Memory remembers over restarts, where no cluster keeps the attachments' statuses: the sources of each attachment (product
+// rule 10), and the port of its public listener. It is for one goroutine.
 type Memory struct {
 	path string
-	// sources by attachment, "namespace/name".
-	sources map[string][]v1alpha1.Source
+	// attachments by "namespace/name".
+	attachments map[string]remembered
+}
+
+// remembered is what is remembered of one attachment.
+type remembered struct {
+	Sources      []v1alpha1.Source `json:"sources,omitempty"`
+	ExternalPort int32             `json:"externalPort,omitempty"`
 }
 
 // OpenMemory reads what was remembered in the state folder. A file that cannot be read as memory is put aside with
 // a warning: routes by source then come back as Machines show their addresses.
 func OpenMemory(stateDir string, log *slog.Logger) (*Memory, error) {
-	m := &Memory{path: filepath.Join(stateDir, "sources.json"), sources: map[string][]v1alpha1.Source{}}
+	m := &Memory{path: filepath.Join(stateDir, "attachments.json"), attachments: map[string]remembered{}}
 	data, err := os.ReadFile(m.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return m, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("remembered sources: %w", err)
+		return nil, fmt.Errorf("memory of attachments: %w", err)
 	}
-	if err := json.Unmarshal(data, &m.sources); err != nil {
+	if err := json.Unmarshal(data, &m.attachments); err != nil {
 		aside := m.path + ".corrupt"
 		if err := os.Rename(m.path, aside); err != nil {
-			return nil, fmt.Errorf("remembered sources: put the corrupt file aside: %w", err)
+			return nil, fmt.Errorf("memory of attachments: put the corrupt file aside: %w", err)
 		}
-		log.Warn("remembered sources are corrupt, starting without them", "file", m.path, "putAside", aside, "error", err)
-		m.sources = map[string][]v1alpha1.Source{}
+		log.Warn("what was remembered of attachments is corrupt, starting without it", "file", m.path, "putAside", aside, "error", err)
+		m.attachments = map[string]remembered{}
 	}
 	return m, nil
 }
@@ -52,38 +58,45 @@ func (m *Memory) Recall(objects *plan.Objects) {
 	attachments := make([]*v1alpha1.InfraClusterAttachment, len(objects.Attachments))
 	for i, a := range objects.Attachments {
 		attachments[i] = a
-		if sources, known := m.sources[a.Namespace+"/"+a.Name]; known {
+		if r, known := m.attachments[a.Namespace+"/"+a.Name]; known {
 			remembering := *a
-			remembering.Status.Sources = sources
+			remembering.Status.Sources = r.Sources
+			if r.ExternalPort != 0 {
+				remembering.Status.ExternalService = &v1alpha1.ExternalServiceStatus{Port: r.ExternalPort}
+			}
 			attachments[i] = &remembering
 		}
 	}
 	objects.Attachments = attachments
 }
 
-// Keep remembers the sources of a plan. They are durable when it returns without an error.
+// Keep remembers what a plan says. It is durable when it returns without an error.
 func (m *Memory) Keep(result *plan.Result) error {
-	sources := map[string][]v1alpha1.Source{}
+	attachments := map[string]remembered{}
 	for _, infra := range result.Infras {
 		for _, a := range infra.Attachments {
-			if len(a.Status.Sources) > 0 {
-				sources[a.Key().String()] = a.Status.Sources
+			r := remembered{Sources: a.Status.Sources}
+			if external := a.Status.ExternalService; external != nil {
+				r.ExternalPort = external.Port
+			}
+			if len(r.Sources) > 0 || r.ExternalPort != 0 {
+				attachments[a.Key().String()] = r
 			}
 		}
 	}
-	if maps.EqualFunc(sources, m.sources, func(x, y []v1alpha1.Source) bool { return reflect.DeepEqual(x, y) }) {
+	if maps.EqualFunc(attachments, m.attachments, func(x, y remembered) bool { return reflect.DeepEqual(x, y) }) {
 		return nil
 	}
-	data, err := json.MarshalIndent(sources, "", "  ")
+	data, err := json.MarshalIndent(attachments, "", "  ")
 	if err != nil {
-		return fmt.Errorf("remember sources: %w", err)
+		return fmt.Errorf("memory of attachments: %w", err)
 	}
 	if err := os.MkdirAll(filepath.Dir(m.path), 0o700); err != nil {
-		return fmt.Errorf("remember sources: %w", err)
+		return fmt.Errorf("memory of attachments: %w", err)
 	}
 	if err := renameio.WriteFile(m.path, append(data, '\n'), 0o600); err != nil {
-		return fmt.Errorf("remember sources: %w", err)
+		return fmt.Errorf("memory of attachments: %w", err)
 	}
-	m.sources = sources
+	m.attachments = attachments
 	return nil
 }

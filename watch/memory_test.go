@@ -27,7 +27,10 @@ func TestMemoryOutlivesTheProcess(t *testing.T) {
 	if d := cmp.Diff(sources, objects.Attachments[0].Status.Sources); d != "" {
 		t.Errorf("after a restart (-kept +recalled):\n%s", d)
 	}
-	if attachment.Status.Sources != nil {
+	if e := objects.Attachments[0].Status.ExternalService; e == nil || e.Port != 20007 {
+		t.Errorf("the port of the public listener after a restart: %v", e)
+	}
+	if attachment.Status.Sources != nil || attachment.Status.ExternalService != nil {
 		t.Error("Recall changed the object that it was given")
 	}
 
@@ -36,14 +39,14 @@ func TestMemoryOutlivesTheProcess(t *testing.T) {
 	}
 	objects = plan.Objects{Attachments: []*v1alpha1.InfraClusterAttachment{attachment}}
 	openMemory(t, dir).Recall(&objects)
-	if got := objects.Attachments[0].Status.Sources; len(got) != 0 {
-		t.Errorf("sources that the plan dropped came back: %v", got)
+	if got := objects.Attachments[0].Status; len(got.Sources) != 0 || got.ExternalService != nil {
+		t.Errorf("what the plan dropped came back: %v", got)
 	}
 }
 
 func TestMemoryThatIsCorruptIsPutAside(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, "sources.json")
+	path := filepath.Join(dir, "attachments.json")
 	if err := os.WriteFile(path, []byte(`{"clusters/a": [`), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +57,7 @@ func TestMemoryThatIsCorruptIsPutAside(t *testing.T) {
 	if err := m.Keep(planWith("a", []v1alpha1.Source{{Machine: "m", Address: "192.0.2.1"}})); err != nil {
 		t.Fatal(err)
 	}
-	if got := openMemory(t, dir).sources["clusters/a"]; len(got) != 1 {
+	if got := openMemory(t, dir).attachments["clusters/a"].Sources; len(got) != 1 {
 		t.Errorf("memory does not work after a corrupt file: %v", got)
 	}
 }
@@ -71,6 +74,9 @@ func openMemory(t *testing.T, dir string) *Memory {
 func planWith(name string, sources []v1alpha1.Source) *plan.Result {
 	a := &plan.Attachment{Object: &v1alpha1.InfraClusterAttachment{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name}}}
 	a.Status.Sources = sources
+	if len(sources) > 0 {
+		a.Status.ExternalService = &v1alpha1.ExternalServiceStatus{Port: 20007}
+	}
 	return &plan.Result{Infras: []*plan.Infra{{
 		Object:      &v1alpha1.Infra{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "vlan"}},
 		Attachments: []*plan.Attachment{a},

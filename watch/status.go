@@ -75,7 +75,7 @@ func (s *Statuses) Report(result *plan.Result, serving map[string]Serving) ([]In
 		infras = append(infras, r)
 	}
 	var orphans []AttachmentReport
-	for _, a := range result.Orphans {
+	for _, a := range slices.Concat(result.Orphans, result.Deleting) {
 		orphans = append(orphans, s.attachment(a, seen))
 	}
 	for object := range s.conditions {

@@ -29,7 +29,7 @@ import (
 type statusReport struct {
 	// Infras with their attachments; none in a process that only serves.
 	Infras []watch.InfraReport `json:"infras"`
-	// Orphans are attachments whose Infra does not exist.
+	// Orphans are attachments whose Infra does not exist, or that are being deleted.
 	Orphans []watch.AttachmentReport `json:"orphans,omitempty"`
 	// Serving says what really serves.
 	Serving []serve.InfraState `json:"serving"`
