@@ -37,7 +37,7 @@ func outside() (func(), error) {
 	cleanup := func() { _ = os.RemoveAll(folder) } // a folder of the temporary one
 	err = os.Setenv(imagesFolder, folder)
 	for variable, find := range map[string]func() (string, error){
-		"KUBEBUILDER_ASSETS": stack.KubebuilderAssets, "ENVOY": stack.EnvoyBinary, "KUSTOMIZE": stack.Kustomize,
+		"KUBEBUILDER_ASSETS": stack.KubebuilderAssets, "ENVOY": stack.EnvoyBinary, "KUSTOMIZE": stack.Kustomize, "METALLB": stack.MetalLB,
 	} {
 		path, e := find()
 		err = errors.Join(err, e, os.Setenv(variable, path))
