@@ -162,7 +162,16 @@ func (w *world) startBackends(ctx context.Context, cluster string, first netip.A
 		if err := w.network.Outside(s.Address.Addr()); err != nil {
 			return err
 		}
-		if _, err := w.Apply(ctx, "neighbours", fmt.Appendf(nil, `apiVersion: discovery.k8s.io/v1
+		if _, err := w.Apply(ctx, "neighbours", endpoint(cluster, s.Name, netip.AddrPortFrom(s.Address.Addr(), port))); err != nil {
+			return err
+		}
+	}
+	return w.site.StartControlPlane("", cluster, services)
+}
+
+// endpoint is the manifest of the one endpoint of a Service of a control plane.
+func endpoint(cluster, service string, at netip.AddrPort) []byte {
+	return fmt.Appendf(nil, `apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata:
   name: %[1]s-1
@@ -171,11 +180,7 @@ metadata:
 addressType: IPv4
 ports: [{name: "", port: %[3]d, protocol: TCP}]
 endpoints: [{addresses: ["%[4]s"], conditions: {ready: true}}]
-`, s.Name, cluster, port, s.Address.Addr())); err != nil {
-			return err
-		}
-	}
-	return w.site.StartControlPlane("", cluster, services)
+`, service, cluster, at.Port(), at.Addr())
 }
 
 func (w *world) startNodes(ctx context.Context) error {
