@@ -137,12 +137,20 @@ subjects: [{kind: ServiceAccount, name: renewed, namespace: kube-system}]
 		return slices.ContainsFunc(c.requests(mark, func(controlplane.Request) bool { return true }), func(r controlplane.Request) bool { return strings.HasSuffix(r.User, ":renewed") })
 	})
 	ready()
+	h.forget()
+	mark = c.mark()
 	h.give(a, c.kubeconfig(nil))
 	c.delete(kind{"", "v1", "ServiceAccount", "serviceaccounts"}, "kube-system", "renewed")
-	c.announce("openshift-ingress", "oooi-ingress", `{"ip":"192.0.2.201"}`)
-	h.waitFor(a, readyPhase, v1alpha1.ReasonReconciliationSucceeded, "192.0.2.201")
-	c.announce("openshift-ingress", "oooi-ingress", `{"ip":"192.0.2.200"}`)
+	n := 0
+	c.until(services, "openshift-ingress", "oooi-ingress", "looked at with the new credentials", func(*unstructured.Unstructured) bool {
+		n++ // another look: the API server knows a token for some seconds after its end
+		c.patch(services, "openshift-ingress", "oooi-ingress", fmt.Sprintf(`{"metadata":{"annotations":{"example.com/n":"%d"}}}`, n))
+		return len(c.requests(mark, func(r controlplane.Request) bool { return r.User == controlplane.AdminUser })) > 0
+	})
 	ready()
+	if seen := h.seen(a); slices.ContainsFunc(seen, func(s v1alpha1.AppsIngressStatus) bool { return s.Phase != readyPhase }) {
+		t.Errorf("new credentials were there, and yet: %+v", seen)
+	}
 
 	// The API server moves: other address and port, same name.
 	a.Port = 1
@@ -251,19 +259,16 @@ func TestHostileServers(t *testing.T) {
 	t.Parallel()
 	t.Run("a redirect is not followed", func(t *testing.T) {
 		t.Parallel()
-		var elsewhere atomic.Int32
-		other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
-		defer other.Close()
 		asked := atomic.Int32{}
 		h := hostile(t, func(w http.ResponseWriter, r *http.Request) {
 			asked.Add(1)
-			http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
+			http.Redirect(w, r, "https://elsewhere.example.com"+r.URL.Path, http.StatusTemporaryRedirect)
 		})
 		if _, err := h.get(t.Context(), namespaces, "", "a"); err == nil {
 			t.Error("no error")
 		}
-		if asked.Load() != 1 || elsewhere.Load() != 0 {
-			t.Errorf("asked %d times, and %d times elsewhere", asked.Load(), elsewhere.Load())
+		if n := asked.Load(); n != 1 {
+			t.Errorf("asked %d times", n)
 		}
 	})
 	t.Run("an answer without end", func(t *testing.T) {

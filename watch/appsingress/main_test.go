@@ -52,6 +52,7 @@ type hub struct {
 	errs    map[types.NamespacedName]error
 	reads   map[types.NamespacedName]int
 	all     map[types.NamespacedName]Attachment
+	history map[types.NamespacedName][]v1alpha1.AppsIngressStatus
 }
 
 // newHub runs a Runner for one test.
@@ -60,9 +61,10 @@ func newHub(t *testing.T) *hub {
 	h := &hub{
 		t: t, secrets: map[types.NamespacedName]*corev1.Secret{}, errs: map[types.NamespacedName]error{},
 		reads: map[types.NamespacedName]int{}, all: map[types.NamespacedName]Attachment{},
+		history: map[types.NamespacedName][]v1alpha1.AppsIngressStatus{},
 	}
 	h.Runner = New(Config{
-		Secret: h.secret, Registerer: prometheus.NewRegistry(),
+		Secret: h.secret, Changed: h.changed, Registerer: prometheus.NewRegistry(),
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -88,6 +90,30 @@ func (h *hub) secret(_ context.Context, key types.NamespacedName) (*corev1.Secre
 		return secret, nil
 	}
 	return nil, apierrors.NewNotFound(corev1.Resource("secrets"), key.Name)
+}
+
+// changed keeps what was observed.
+func (h *hub) changed() {
+	observed := h.Observed()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for key, o := range observed {
+		h.history[key] = append(h.history[key], o.Status)
+	}
+}
+
+// forget begins the history anew.
+func (h *hub) forget() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	clear(h.history)
+}
+
+// seen is what was observed of an attachment since then.
+func (h *hub) seen(a Attachment) []v1alpha1.AppsIngressStatus {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.history[a.Key])
 }
 
 // give writes the Secret of an attachment.

@@ -306,7 +306,7 @@ func vipOf(service *unstructured.Unstructured) vip {
 	}
 	switch {
 	case len(ips) > 1:
-		v.wrong = fmt.Sprintf("has %d addresses (%s), and one is needed", len(ips), cut(strings.Join(ips, ", ")))
+		v.wrong = fmt.Sprintf("has %d addresses (%s), and one is needed: leave only one IPv4 address to it", len(ips), cut(strings.Join(ips, ", ")))
 	case len(ips) == 1:
 		addr, err := netip.ParseAddr(ips[0])
 		switch {
@@ -318,7 +318,7 @@ func vipOf(service *unstructured.Unstructured) vip {
 			v.ip = addr.String()
 		}
 	case v.hostname != "":
-		v.wrong = fmt.Sprintf("has the name %s and no address: another load balancer than MetalLB took it", cut(v.hostname))
+		v.wrong = fmt.Sprintf("has the name %s and no address: another load balancer than MetalLB took it, so set metallb.loadBalancerClass and run MetalLB with that class", cut(v.hostname))
 	}
 	return v
 }

@@ -32,6 +32,8 @@ const (
 	backoffLast  = time.Minute
 	// secretAge is how old the copy of a Secret may be at a look. With readyInterval after it, it is read at least every 60 s.
 	secretAge = 28 * time.Second
+	// secretRetry is after what time a Secret is tried again that could not be read, while there is a client.
+	secretRetry = 10 * time.Second
 	// steadyWatch is how long a watch lasts at least whose end is a sign that something happened.
 	steadyWatch = time.Second
 )
@@ -266,7 +268,9 @@ func (w *worker) connect(ctx context.Context, a Attachment) error {
 	switch {
 	case err == nil:
 	case same && isPassing(err):
-		return nil // the management cluster's API is away; the Secret is tried again at the next look
+		// The management cluster's API is away: the client is as good as before. Not each look is to wait for it.
+		w.secretAt = now.Add(secretRetry - secretAge)
+		return nil
 	default:
 		w.disconnect()
 		return err
