@@ -41,6 +41,17 @@ func TestAFrozenClusterCostsTheOthersNothing(t *testing.T) {
 	h.waitFor(a, degradedPhase, v1alpha1.ReasonHostedClusterAccessFailed, "192.0.2.210", "no answer within 10s")
 	h.waitFor(b, readyPhase, v1alpha1.ReasonReconciliationSucceeded, "192.0.2.202")
 
+	a.Spec.Service.Labels = nil
+	h.put(a)
+	h.forget()
+	waiting := a
+	waiting.Waiting = "the HostedCluster is paused"
+	h.put(waiting)
+	h.waitFor(a, pendingPhase, v1alpha1.ReasonWaitingForHostedClusterNodes, "192.0.2.210", waiting.Waiting)
+	if seen := h.seen(a); slices.ContainsFunc(seen, func(s v1alpha1.AppsIngressStatus) bool { return s.Phase == degradedPhase }) {
+		t.Errorf("what is no longer wanted was waited for: %+v", seen)
+	}
+
 	// To be removed while it does not answer: tried on, with what may be left.
 	gone := a
 	gone.Remove = true

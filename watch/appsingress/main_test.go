@@ -52,6 +52,7 @@ type hub struct {
 	errs    map[types.NamespacedName]error
 	reads   map[types.NamespacedName]int
 	all     map[types.NamespacedName]Attachment
+	latest  map[types.NamespacedName]v1alpha1.AppsIngressStatus
 	history map[types.NamespacedName][]v1alpha1.AppsIngressStatus
 }
 
@@ -61,7 +62,7 @@ func newHub(t *testing.T) *hub {
 	h := &hub{
 		t: t, secrets: map[types.NamespacedName]*corev1.Secret{}, errs: map[types.NamespacedName]error{},
 		reads: map[types.NamespacedName]int{}, all: map[types.NamespacedName]Attachment{},
-		history: map[types.NamespacedName][]v1alpha1.AppsIngressStatus{},
+		latest: map[types.NamespacedName]v1alpha1.AppsIngressStatus{}, history: map[types.NamespacedName][]v1alpha1.AppsIngressStatus{},
 	}
 	h.Runner = New(Config{
 		Secret: h.secret, Changed: h.changed, Registerer: prometheus.NewRegistry(),
@@ -98,7 +99,10 @@ func (h *hub) changed() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for key, o := range observed {
-		h.history[key] = append(h.history[key], o.Status)
+		if h.latest[key] != o.Status {
+			h.history[key] = append(h.history[key], o.Status)
+			h.latest[key] = o.Status
+		}
 	}
 }
 
