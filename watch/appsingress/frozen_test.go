@@ -31,18 +31,11 @@ func TestAFrozenClusterCostsTheOthersNothing(t *testing.T) {
 		}
 	}
 	t.Cleanup(thaw)
-	for _, vip := range []string{"192.0.2.200", "192.0.2.201", "192.0.2.202"} {
-		well.announce("openshift-ingress", "oooi-ingress", `{"ip":"`+vip+`"}`)
-		h.waitFor(b, readyPhase, v1alpha1.ReasonReconciliationSucceeded, vip)
-		// What runs against the frozen one is given up for something else at once.
-		a.Spec.Service.Labels = map[string]string{"example.com/vip": vip}
-		h.put(a)
-	}
-	h.waitFor(a, degradedPhase, v1alpha1.ReasonHostedClusterAccessFailed, "192.0.2.210", "no answer within 10s")
-	h.waitFor(b, readyPhase, v1alpha1.ReasonReconciliationSucceeded, "192.0.2.202")
-
-	a.Spec.Service.Labels = nil
+	// What is no longer wanted of it is not waited for.
+	a.Spec.Service.Labels = map[string]string{"example.com/vip": "none"}
 	h.put(a)
+	well.announce("openshift-ingress", "oooi-ingress", `{"ip":"192.0.2.204"}`)
+	h.waitFor(b, readyPhase, v1alpha1.ReasonReconciliationSucceeded, "192.0.2.204")
 	h.forget()
 	waiting := a
 	waiting.Waiting = "the HostedCluster is paused"
@@ -51,6 +44,15 @@ func TestAFrozenClusterCostsTheOthersNothing(t *testing.T) {
 	if seen := h.seen(a); slices.ContainsFunc(seen, func(s v1alpha1.AppsIngressStatus) bool { return s.Phase == degradedPhase }) {
 		t.Errorf("what is no longer wanted was waited for: %+v", seen)
 	}
+	h.put(a)
+	for _, vip := range []string{"192.0.2.200", "192.0.2.201", "192.0.2.202"} {
+		well.announce("openshift-ingress", "oooi-ingress", `{"ip":"`+vip+`"}`)
+		h.waitFor(b, readyPhase, v1alpha1.ReasonReconciliationSucceeded, vip)
+		a.Spec.Service.Labels = map[string]string{"example.com/vip": vip}
+		h.put(a)
+	}
+	h.waitFor(a, degradedPhase, v1alpha1.ReasonHostedClusterAccessFailed, "192.0.2.210", "no answer within 10s")
+	h.waitFor(b, readyPhase, v1alpha1.ReasonReconciliationSucceeded, "192.0.2.202")
 
 	// To be removed while it does not answer: tried on, with what may be left.
 	gone := a
