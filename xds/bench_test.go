@@ -26,15 +26,20 @@ var benchSizes = []struct{ attachments, workers int }{{10, 100}, {100, 5000}, {1
 
 func BenchmarkBuild(b *testing.B) {
 	for _, size := range benchSizes {
-		b.Run(fmt.Sprintf("%d-%d", size.attachments, size.workers), func(b *testing.B) {
-			proxy := large("10.255.0.4", size.attachments, size.workers)
-			b.ReportAllocs()
-			var snap *Snapshot
-			for b.Loop() {
-				snap = mustBuild(b, proxy, Options{})
-			}
-			b.ReportMetric(float64(snap.size()), "bytes")
-		})
+		plain, apps := large("10.255.0.4", size.attachments, size.workers), large("10.255.0.4", size.attachments, size.workers)
+		for i := range size.attachments {
+			withApps(apps, fmt.Sprintf("hosted-cluster-%d", i))
+		}
+		for name, proxy := range map[string]*v1alpha1.ProxyServer{"": plain, "-apps": apps} {
+			b.Run(fmt.Sprintf("%d-%d%s", size.attachments, size.workers, name), func(b *testing.B) {
+				b.ReportAllocs()
+				var snap *Snapshot
+				for b.Loop() {
+					snap = mustBuild(b, proxy, Options{})
+				}
+				b.ReportMetric(float64(snap.size()), "bytes")
+			})
+		}
 	}
 }
 

@@ -241,7 +241,7 @@ func TestEnvoyTellsAppsWhoTheClientIs(t *testing.T) {
 	port := startApp(t, "a", vip, 0)
 	s := startServer(t, "127.0.0.1:0")
 	s.Apply(testInfra, mustBuild(t, proxyServer(serverIP, apps("a", vip, 443, port)), Options{PortOffset: portOffset}))
-	startEnvoy(t, "pod-1", s.address)
+	e := startEnvoy(t, "pod-1", s.address)
 	waitAcknowledged(t, s.Server)
 	const host = "console.apps.a.clusters.example.com"
 	c := dialHTTP(t, client, serverIP)
@@ -275,6 +275,30 @@ func TestEnvoyTellsAppsWhoTheClientIs(t *testing.T) {
 	// A URL that names another Host than the header decides both the route and what the app is told (RFC 9112, section 3.2.2).
 	if _, answer := c.ask(t, "GET http://"+host+"/x HTTP/1.1\r\nHost: console.apps.b.clusters.example.com\r\n\r\n"); answer.App != "a" || answer.Host != host || answer.Path != "/x" {
 		t.Errorf("with an absolute URL the app was told %+v", answer)
+	}
+	// Nothing is left of a client that has gone.
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "Envoy closes the connections that it opened for the client", func() bool {
+		return e.stat("cluster.clusters/a/oooi-ingress/http.upstream_cx_active") == 0
+	})
+}
+
+// A client's connections to an app are its own, so that no answer can come to anybody else.
+func TestEnvoySharesNoConnectionToAnApp(t *testing.T) {
+	ip := loopbacks(3)
+	serverIP, vip, client := ip[0], ip[1], ip[2]
+	s := startServer(t, "127.0.0.1:0")
+	s.Apply(testInfra, mustBuild(t, proxyServer(serverIP, apps("a", vip, 443, startApp(t, "a", vip, 0))), Options{PortOffset: portOffset}))
+	e := startEnvoy(t, "pod-1", s.address)
+	waitAcknowledged(t, s.Server)
+	clients := []*httpConn{dialHTTP(t, client, serverIP), dialHTTP(t, client, serverIP), dialHTTP(t, client, serverIP)}
+	for _, c := range clients {
+		c.ask(t, "GET / HTTP/1.1\r\nHost: x.apps.a.clusters.example.com\r\n\r\n")
+	}
+	if n := e.stat("cluster.clusters/a/oooi-ingress/http.upstream_cx_total"); n != len(clients) {
+		t.Errorf("%d connections to the app for %d clients, one after the other", n, len(clients))
 	}
 }
 

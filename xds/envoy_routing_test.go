@@ -356,6 +356,13 @@ func TestEnvoyRoutesWildcardsAndOwnListeners(t *testing.T) {
 			}
 		}
 	}
+	for source, want := range map[string]string{anyone: "closed", workerA: "a/kube-apiserver", workerB: "b/kube-apiserver"} {
+		for _, sni := range []string{"kubernetes", "kubernetes.default.svc.cluster.local", ""} {
+			if got := reaches(source, serverIP, 443, sni); got != want {
+				t.Errorf("beside wildcards, sni %q from %s: got %s, want %s", sni, source, got, want)
+			}
+		}
+	}
 	for _, said := range []string{"GET / HTTP/1.1\r\nHost: oauth.a.clusters.example.com\r\n\r\n", "SSH-2.0-OpenSSH_9.9\r\n"} {
 		if got := answer(t, workerA, listenerAddress(serverIP, 20000), []byte(said)); len(got) != 0 {
 			t.Errorf("%q is answered: %.60q", said, got)

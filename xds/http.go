@@ -35,9 +35,10 @@ const (
 	keepAliveTimeout = 300 * time.Second
 	// httpIdleTimeout is how long a request or a WebSocket may be without a byte: as long as an OpenShift router lets a tunnel be.
 	httpIdleTimeout = time.Hour
-	// upstreamKeepAliveTimeout is how long Envoy keeps a connection to a router that is without a request. It is short, because a
-	// request that meets a connection that the router just closed is lost: there are no retries.
-	upstreamKeepAliveTimeout = 15 * time.Second
+	// upstreamKeepAliveTimeout is how long a connection to a router may be without a request. It is short: a request that meets a
+	// connection which the router just closed is lost, as there are no retries; and Envoy keeps the connections that it opened for a
+	// client for that long after the client has gone.
+	upstreamKeepAliveTimeout = 2 * time.Second
 )
 
 // noHost is the virtual host of the names that must not fall to a wildcard: it has no route.

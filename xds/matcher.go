@@ -56,15 +56,14 @@ func newMatchers() (*matchers, error) {
 }
 
 // tree is the matcher of a whole listener: names first, in one map; then, by predicates that exclude each
-// other, the wildcards and what is decided by source. Without a match Envoy closes the connection. closer are the names that a
+// other, what is decided by source and the wildcards. Without a match Envoy closes the connection. closer are the names that a
 // wildcard does not cover.
 func (m *matchers) tree(l *listener, closer func(suffix string) []string) (*matcher.Matcher, error) {
-	list := m.wildcards(l, closer)
-	bySource, err := m.bySource(l)
+	list, err := m.bySource(l)
 	if err != nil {
 		return nil, err
 	}
-	list = append(list, bySource...)
+	list = append(list, m.wildcards(l, closer)...) // last: there is one for each attachment, and Envoy tries them in turn
 
 	var rest *matcher.Matcher
 	if len(list) > 0 {
