@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -27,6 +28,7 @@ func (a *InfraClusterAttachment) Validate() []Problem {
 	}
 	if apps := spec.AppsIngress; apps != nil {
 		c.appsIngress(apps)
+		c.appsTarget(apps, spec.APIServerService)
 	}
 	return c.problems
 }
@@ -138,6 +140,14 @@ func (c *checker) appsIngress(apps *AppsIngress) {
 	}
 	if ports[0] == ports[1] {
 		c.add("", ReasonInvalid, "spec.appsIngress.ports.https", "%d is the port of http as well: choose another", ports[1])
+	}
+}
+
+// appsTarget checks that the Service in the hosted cluster has a name of its own: filter chains are named after their target.
+func (c *checker) appsTarget(apps *AppsIngress, apiServer string) {
+	name := cmp.Or(apps.Service.Name, "oooi-ingress")
+	if name == cmp.Or(apiServer, "kube-apiserver") || slices.Contains(otherTargets, name) {
+		c.add("", ReasonInvalid, "spec.appsIngress.service.name", "%s is the name of a target of the control plane: choose another", name)
 	}
 }
 

@@ -119,7 +119,7 @@ func reportApps(a *Attachment) (pending string) {
 	case a.Apps.Remove:
 		s.AppsIngressStatus = observed
 		message := "what was made in the hosted cluster is being taken away"
-		if observed != nil && observed.Reason == v1alpha1.ReasonRemoving {
+		if observed != nil && observed.Phase != v1alpha1.PhaseReady {
 			message = cmp.Or(observed.Message, message)
 		}
 		set(metav1.ConditionFalse, v1alpha1.ReasonRemoving, message)
@@ -175,6 +175,8 @@ func (a *Attachment) appsStatus(observed *v1alpha1.AppsIngressStatus) *v1alpha1.
 			observed.ExternalHostname, a.Domain))
 	case !known && a.Apps.Waiting != "":
 		return pending(a.Apps.Waiting)
+	case a.Apps.Waiting != "": // what is known is what was seen last
+		return degraded(v1alpha1.ReasonHostedClusterAccessFailed, a.Apps.Waiting)
 	case !known && (observed.Phase == "" || observed.Phase == v1alpha1.PhaseReady):
 		return pending("nobody has looked into the hosted cluster yet")
 	}

@@ -124,12 +124,13 @@ func TestStatusIsMemory(t *testing.T) {
 // TestExternals has one record a line: the case of testdata, and the ports of the public Services that are wanted.
 func TestExternals(t *testing.T) {
 	for _, record := range []string{
-		"rule16-oauth => example-hcp-a 20000",
+		"rule16-oauth => example-hcp-a 27413",
 		"rule16-published => example-hcp-a 20000, example-hcp-b 20001",
-		"rule16-port-kept => example-hcp-a 20001, example-hcp-b 20000",
-		"rule16-port-collision => example-hcp-a 20000, example-hcp-b 20001",
-		"rule16-port-of-disabled => example-hcp-b 20001",
-		"rule16-port-of-deleting => example-hcp-b 20001",
+		"rule16-port-kept => example-hcp-a 27413, example-hcp-b 20000",
+		"rule16-port-collision => example-hcp-a 20000, example-hcp-b 24556",
+		"rule16-port-of-moved => example-hcp-a 27413, example-hcp-b 20000",
+		"rule16-port-of-disabled => example-hcp-b 24556",
+		"rule16-port-of-deleting => example-hcp-b 24556",
 		"rule16-port-of-service => example-hcp-b 20007",
 		"rule16-left-out => none",
 		"rule16-proxy-disabled => none",

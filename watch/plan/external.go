@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"strings"
 
@@ -91,17 +92,27 @@ func externalPortOf(a *Attachment) int32 {
 	return 0
 }
 
-// assignPorts gives each attachment with a public Service a port of its own on the pods of the Infra: the one that it had,
-// else the lowest that nobody has and no public Service leads to. A port that was another's is free only when that
-// one's status and Service have let go of it: its VIP must not lead to somebody else's names for an instant.
+// assignPorts gives each attachment with a public Service a port of its own on the pods of the Infra: the one that it has, else
+// one that nobody has. Where a public VIP leads is what counts: a port belongs to the attachment whose Service leads to it,
+// whatever statuses say, and is free only when no Service and no status has it. An attachment that came from another Infra
+// brings its status along, and must not take the port of one that is here.
 func assignPorts(infra *Infra, w *index) {
 	if !slices.ContainsFunc(infra.Attachments, func(a *Attachment) bool { return a.external() != nil }) {
 		return
 	}
-	had := map[int32]*Attachment{} // by status, the first one
+	owners := map[int32]string{}  // attachments by port
+	ledTo := map[string][]int32{} // ports by attachment
+	for _, p := range w.publicServices[infra.Object.Namespace] {
+		for _, port := range p.ports() {
+			if p.of(infra) && isExternalPort(port) && owners[port] == "" {
+				owners[port] = p.attachment
+				ledTo[p.attachment] = append(ledTo[p.attachment], port)
+			}
+		}
+	}
 	note := func(a *Attachment) {
-		if port := externalPortOf(a); port != 0 && had[port] == nil {
-			had[port] = a
+		if port := externalPortOf(a); port != 0 && owners[port] == "" {
+			owners[port] = a.Object.Name
 		}
 	}
 	for _, a := range infra.Attachments {
@@ -112,41 +123,35 @@ func assignPorts(infra *Infra, w *index) {
 			note(a)
 		}
 	}
-	led := map[int32]string{}     // by Service, the attachment that it is named after
-	ledTo := map[string][]int32{} // the ports by attachment
-	for _, p := range w.publicServices[infra.Object.Namespace] {
-		for _, port := range p.ports() {
-			if p.of(infra) && isExternalPort(port) && led[port] == "" {
-				led[port] = p.attachment
-				ledTo[p.attachment] = append(ledTo[p.attachment], port)
-			}
-		}
-	}
-	next := int32(v1alpha1.ExternalPortFirst)
 	for _, a := range infra.Attachments {
-		if a.external() == nil {
-			continue
-		}
-		if port := externalPortOf(a); port != 0 && had[port] == a {
+		name := a.Object.Name
+		switch port := externalPortOf(a); {
+		case a.external() == nil:
+		case port != 0 && owners[port] == name:
 			a.externalPort = port
-			continue
-		}
-		if a.LeftOut != nil || infra.Refused[v1alpha1.ComponentProxy] {
-			continue // the listeners stay as they are
-		}
-		// A status that was lost: the Service still knows.
-		if ports := ledTo[a.Object.Name]; len(ports) > 0 && had[ports[0]] == nil {
-			a.externalPort = ports[0]
-			continue
-		}
-		for next <= v1alpha1.ExternalPortLast && (had[next] != nil || led[next] != "") {
-			next++
-		}
-		if next <= v1alpha1.ExternalPortLast {
-			a.externalPort = next
-			next++
+		case a.LeftOut != nil || infra.Refused[v1alpha1.ComponentProxy]: // the listeners stay as they are
+		case len(ledTo[name]) > 0: // a status that was lost: the Service still knows
+			a.externalPort = ledTo[name][0]
+		default:
+			a.externalPort = freePort(name, owners)
+			owners[a.externalPort] = name
 		}
 	}
+}
+
+// freePort is a port that nobody has; 0: there is none. It starts from a number made of the name, so that a port which
+// somebody has let go of is not the next one's at once: what leads to it from elsewhere may take a while to notice.
+func freePort(attachment string, owners map[int32]string) int32 {
+	const all = v1alpha1.ExternalPortLast - v1alpha1.ExternalPortFirst + 1
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(attachment)) // never fails
+	first := h.Sum32() % all
+	for n := range uint32(all) {
+		if port := v1alpha1.ExternalPortFirst + int32((first+n)%all); owners[port] == "" {
+			return port
+		}
+	}
+	return 0
 }
 
 // wantExternal decides which public Services there are: where the proxy is served, or refused and left as it is.
@@ -180,6 +185,9 @@ func reportExternal(infra *Infra, a *Attachment, w *index) {
 		return
 	case infra.Proxy == nil && !infra.Refused[v1alpha1.ComponentProxy]:
 		set(metav1.ConditionFalse, v1alpha1.ReasonProxyDisabled, "there is no proxy to lead to: "+infra.Absence(v1alpha1.ComponentProxy))
+		return
+	case a.External == nil && infra.Refused[v1alpha1.ComponentProxy]:
+		set(metav1.ConditionFalse, v1alpha1.ReasonWaitingForExternalIP, "there is no public Service yet: "+infra.Absence(v1alpha1.ComponentProxy))
 		return
 	case a.External == nil:
 		set(metav1.ConditionFalse, v1alpha1.ReasonNoPortLeft, fmt.Sprintf(
