@@ -3,6 +3,7 @@ package plan_test
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -199,6 +200,34 @@ func TestPublicServiceOfAnotherUID(t *testing.T) {
 		s.objects.Infras[0].UID = uid
 		if got := attachmentOf(t, s.result(), "example-hcp-a").Status.ExternalService.IP; got != want {
 			t.Errorf("UID %q: the public VIP is %q, want %q", uid, got, want)
+		}
+	}
+}
+
+// TestWhoHadTheVIPKeepsIt: a tenant decides which address the Service in its hosted cluster shows, and which its workers show. Neither takes
+// the apps of another one away that were there before.
+func TestWhoHadTheVIPKeepsIt(t *testing.T) {
+	a, b := types.NamespacedName{Namespace: "clusters", Name: "example-hcp-a"}, types.NamespacedName{Namespace: "clusters", Name: "example-hcp-b"}
+	for _, tc := range []struct {
+		change    string
+		published map[types.NamespacedName]netip.Addr
+		want      string
+	}{
+		{"rule06-vip-of-two", nil, "none"},
+		{"rule06-vip-of-two", map[types.NamespacedName]netip.Addr{a: netip.MustParseAddr("192.0.2.220")}, "example-hcp-a"},
+		{"rule06-vip-of-two", map[types.NamespacedName]netip.Addr{b: netip.MustParseAddr("192.0.2.220"), a: netip.MustParseAddr("192.0.2.221")}, "example-hcp-b"},
+		{"rule06-vip-is-worker", nil, "none"},
+		{"rule06-vip-is-worker", map[types.NamespacedName]netip.Addr{a: netip.MustParseAddr("192.0.2.220")}, "example-hcp-a"},
+	} {
+		s := change(t, readExample(t), "testdata/"+tc.change+".in.yaml")
+		var published []string
+		for _, attachment := range attachmentsOf(plan.Plan(plan.Input{Objects: s.objects, Published: tc.published})) {
+			if attachment.VIP().IsValid() {
+				published = append(published, attachment.Object.Name)
+			}
+		}
+		if got := cmp.Or(strings.Join(published, ", "), "none"); got != tc.want {
+			t.Errorf("%s after %v: published are the apps of %s, want %s", tc.change, tc.published, got, tc.want)
 		}
 	}
 }

@@ -21,6 +21,9 @@ type Input struct {
 	Leases map[types.NamespacedName][]Lease
 	// Limits of one Infra; zero: none.
 	Limits Limits
+	// Published are the VIPs that the plan before this one published, by attachment: of two that show one address, the one that has it
+	// keeps it.
+	Published map[types.NamespacedName]netip.Addr
 	// Unwritten are the public Services that cannot be written, and why.
 	Unwritten map[types.NamespacedName]Refusal
 }
@@ -111,6 +114,9 @@ func (a *Attachment) Key() types.NamespacedName {
 	return types.NamespacedName{Namespace: a.Object.Namespace, Name: a.Object.Name}
 }
 
+// VIP is the address at which the apps of the attachment are published; the zero Addr: they are not.
+func (a *Attachment) VIP() netip.Addr { return a.vip }
+
 // Refusal is why something is not served: a condition reason and a message for a person.
 type Refusal struct {
 	Reason, Message string
@@ -155,7 +161,7 @@ func Plan(in Input) *Result {
 				decideApps(a, w)
 			}
 		}
-		publishVIPs(network)
+		publishVIPs(network, in.Published)
 	}
 	for _, infra := range w.infras {
 		refuseTooMany(infra, in.Limits.Sources, countSources(infra), "sources")

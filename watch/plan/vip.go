@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // vipClaim is the VIP that one hosted cluster was seen to have.
@@ -11,6 +13,7 @@ type vipClaim struct {
 	*Attachment
 	infra   *Infra
 	address netip.Addr
+	had     bool // it was published at this address before
 }
 
 func (c *vipClaim) refuse(format string, args ...any) {
@@ -22,12 +25,14 @@ func (c *vipClaim) refuse(format string, args ...any) {
 // publishVIPs decides which VIPs of the Infras on one network are published: those that nothing else there has.
 //
 // What the spec of an attachment declares outweighs what is seen: a VIP inside its own range stays published whichever
-// address a Machine or the Service of another hosted cluster shows, since a tenant decides about those.
-func publishVIPs(network []*Infra) {
+// address a Machine or the Service of another hosted cluster shows, since a tenant decides about those. Without a range, who
+// had the address first keeps it.
+func publishVIPs(network []*Infra, before map[types.NamespacedName]netip.Addr) {
 	var claims []*vipClaim
 	for _, infra := range network {
 		for _, a := range infra.Attachments {
 			if c := claimVIP(infra, a); c != nil {
+				c.had = before[a.Key()] == c.address
 				claims = append(claims, c)
 			}
 		}
@@ -54,7 +59,7 @@ func claimVIP(infra *Infra, a *Attachment) *vipClaim {
 		return nil
 	}
 	address, err := netip.ParseAddr(observed.ExternalIP)
-	c := &vipClaim{a, infra, address}
+	c := &vipClaim{Attachment: a, infra: infra, address: address}
 	if err != nil || !address.Is4() {
 		c.refuse("%q, the address of the Service in the hosted cluster, is no IPv4 address: let MetalLB give it one of the VLAN", observed.ExternalIP)
 		return nil
@@ -109,11 +114,11 @@ func refuseVIPsInOtherRanges(network []*Infra, claims []*vipClaim) {
 	}
 }
 
-// refuseVIPsOfWorkers refuses VIPs outside a range of their own that a Machine shows.
+// refuseVIPsOfWorkers refuses new VIPs outside a range of their own that a Machine shows.
 func refuseVIPsOfWorkers(network []*Infra, claims []*vipClaim) {
 	byAddress := make(map[netip.Addr][]*vipClaim, len(claims))
 	for _, c := range claims {
-		if !c.appsRange.isSet() {
+		if !c.appsRange.isSet() && !c.had {
 			byAddress[c.address] = append(byAddress[c.address], c)
 		}
 	}
@@ -137,8 +142,8 @@ func refuseVIPsOfWorkers(network []*Infra, claims []*vipClaim) {
 	}
 }
 
-// refuseSharedVIPs refuses an address that two hosted clusters have and may both have, to both. The claims are in order
-// of address.
+// refuseSharedVIPs refuses an address that two hosted clusters have and may both have, to all but the one that had it before;
+// to all, when it is new to all. The claims are in order of address.
 func refuseSharedVIPs(claims []*vipClaim) {
 	may := slices.DeleteFunc(slices.Clone(claims), func(c *vipClaim) bool { return c.vipProblem != "" })
 	for len(may) > 0 {
@@ -146,9 +151,18 @@ func refuseSharedVIPs(claims []*vipClaim) {
 		for n < len(may) && may[n].address == may[0].address {
 			n++
 		}
+		var holders []*vipClaim
+		for _, c := range may[:n] {
+			if c.had {
+				holders = append(holders, c)
+			}
+		}
 		for i, c := range may[:n] {
 			other := may[(i+1)%n]
-			if other != c {
+			if len(holders) == 1 {
+				other = holders[0]
+			}
+			if other != c && (len(holders) != 1 || c != holders[0]) {
 				c.refuse("%s is not published: attachment %s has it as well; declare disjoint ranges in metallb.ipAddressPoolRange", c.address, other.Key())
 			}
 		}
