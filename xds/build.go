@@ -95,6 +95,7 @@ type target struct {
 	backend *v1alpha1.Backend // the first that led here
 	owner   *core.Metadata
 	chain   *listenerv3.FilterChain
+	public  *listenerv3.FilterChain  // in a listener of the attachment's own; nil: in none
 	onMatch *matcher.Matcher_OnMatch // leads to the chain
 	action  []byte                   // the same in wire format
 }
@@ -206,6 +207,11 @@ func (b *builder) add(backend *v1alpha1.Backend) error {
 		l, err := b.listener(backend, port)
 		if err != nil {
 			return err
+		}
+		if l.attachment != "" && t.public == nil {
+			if t.public, err = buildPublicChain(t.name, owner); err != nil {
+				return err
+			}
 		}
 		if !t.http {
 			l.chains[t.name] = t
@@ -470,7 +476,11 @@ func (l *listener) route(names, sources []string, t *target) error {
 func (l *listener) sortedChains() []*listenerv3.FilterChain {
 	chains := make([]*listenerv3.FilterChain, 0, len(l.chains))
 	for _, name := range slices.Sorted(maps.Keys(l.chains)) {
-		chains = append(chains, l.chains[name].chain)
+		chain := l.chains[name].chain
+		if l.attachment != "" {
+			chain = l.chains[name].public
+		}
+		chains = append(chains, chain)
 	}
 	return chains
 }

@@ -74,10 +74,14 @@ func buildOwner(owner string) (*core.Metadata, error) {
 // The name alone does not tell the tenant, as an attachment can become another tenant's. The chain takes only endpoints of the
 // owner that it was made for, so that a cluster that is older or newer than the listener gives it none.
 func buildChain(target string, owner *core.Metadata) (*listenerv3.FilterChain, error) {
+	return buildChainWith(target, owner, idleTimeout)
+}
+
+func buildChainWith(target string, owner *core.Metadata, idle time.Duration) (*listenerv3.FilterChain, error) {
 	config, err := marshalAny(&tcpproxy.TcpProxy{
 		StatPrefix:       target,
 		ClusterSpecifier: &tcpproxy.TcpProxy_Cluster{Cluster: target},
-		IdleTimeout:      durationpb.New(idleTimeout),
+		IdleTimeout:      durationpb.New(idle),
 		MetadataMatch:    owner,
 	})
 	if err != nil {
@@ -128,6 +132,15 @@ func (b *builder) buildListener(l *listener, m *matchers) (*listenerv3.Listener,
 	}}
 	message.ListenerFiltersTimeout = durationpb.New(clientHelloTimeout)
 	message.AccessLog = []*accesslog.AccessLog{log}
+	if l.attachment == "" {
+		return message, nil
+	}
+	limit, err := acceptLimit(l.name)
+	if err != nil {
+		return nil, err
+	}
+	message.ListenerFilters = append([]*listenerv3.ListenerFilter{limit}, message.ListenerFilters...)
+	message.ListenerFiltersTimeout = durationpb.New(publicClientHelloTimeout)
 	return message, nil
 }
 
