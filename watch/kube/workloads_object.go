@@ -126,6 +126,9 @@ func (o *wantedObject) isIn(there client.Object, applied appliedObject) bool {
 			return false
 		}
 	}
+	if service, is := there.(*corev1.Service); is && o.clearing(service) != nil {
+		return false
+	}
 	if applied.uid == there.GetUID() {
 		return applied.version == versionOf(there)
 	}

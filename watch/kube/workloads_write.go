@@ -157,7 +157,7 @@ func (w *workloads) writeObject(ctx context.Context, want *wantedInfra, object *
 			if !unseen.GetDeletionTimestamp().IsZero() {
 				return fmt.Errorf("%s is being deleted", object.key)
 			}
-			uid = unseen.GetUID()
+			uid, there = unseen.GetUID(), unseen
 		}
 	}
 	return w.apply(ctx, want, object, there, uid, events)
@@ -197,21 +197,34 @@ func ownedBy(infra *v1alpha1.Infra, wanted *wantedObject, there client.Object) e
 }
 
 // find looks for an object in the API server itself; nil: there is none. Listing needs no right that the watch does not need.
-func (w *workloads) find(ctx context.Context, object *wantedObject) (*metav1.PartialObjectMetadata, error) {
-	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(object.gvk.GroupVersion().WithKind(object.gvk.Kind + "List"))
+// Of all but Services it is the metadata alone.
+func (w *workloads) find(ctx context.Context, object *wantedObject) (client.Object, error) {
+	metadata := &metav1.PartialObjectMetadataList{}
+	metadata.SetGroupVersionKind(object.gvk.GroupVersion().WithKind(object.gvk.Kind + "List"))
+	var list client.ObjectList = metadata
+	services := &corev1.ServiceList{}
+	if _, is := object.object.(*corev1.Service); is {
+		list = services
+	}
 	err := w.client.List(ctx, list, client.InNamespace(object.key.Namespace), client.MatchingFields{metav1.ObjectNameField: object.key.Name})
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, fmt.Errorf("look for %s: %w", object.key, err)
+	case len(services.Items) > 0:
+		return &services.Items[0], nil
+	case len(metadata.Items) > 0:
+		return &metadata.Items[0], nil
 	}
-	if len(list.Items) == 0 {
-		return nil, nil
-	}
-	return &list.Items[0], nil
+	return nil, nil
 }
 
 // apply applies an object: over the one of that UID and no other one, or, without a UID, where there is none.
 func (w *workloads) apply(ctx context.Context, want *wantedInfra, object *wantedObject, there client.Object, uid types.UID, events int64) error {
+	if service, is := there.(*corev1.Service); is {
+		if err := w.clear(ctx, object, service); err != nil {
+			return err
+		}
+	}
 	u := &unstructured.Unstructured{Object: object.contentFor(there)}
 	options := []client.ApplyOption{client.FieldOwner(workload.FieldOwner(want.infra, object.object))}
 	if uid != "" {
