@@ -73,8 +73,8 @@ func (m *Memory) Recall(objects *plan.Objects) {
 // Keep remembers what a plan says. It is durable when it returns without an error.
 func (m *Memory) Keep(result *plan.Result) error {
 	attachments := map[string]remembered{}
-	for _, infra := range result.Infras {
-		for _, a := range infra.Attachments {
+	keep := func(all []*plan.Attachment) {
+		for _, a := range all {
 			r := remembered{Sources: a.Status.Sources}
 			if external := a.Status.ExternalService; external != nil {
 				r.ExternalPort = external.Port
@@ -84,6 +84,10 @@ func (m *Memory) Keep(result *plan.Result) error {
 			}
 		}
 	}
+	for _, infra := range result.Infras {
+		keep(infra.Attachments)
+	}
+	keep(result.Orphans)
 	if maps.EqualFunc(attachments, m.attachments, func(x, y remembered) bool { return reflect.DeepEqual(x, y) }) {
 		return nil
 	}

@@ -140,7 +140,8 @@ const (
 	ReasonRemoving = "Removing"
 )
 
-// Reasons of ConditionExternalServiceReady. ReasonWaitingForExternalIP is another one, ReasonNotOurs too.
+// Reasons of ConditionExternalServiceReady. ReasonWaitingForExternalIP, ReasonNotOurs, ReasonWorkloadNotWritten and those of the conflicts
+// for which an attachment is left out are others.
 const (
 	// ReasonPublished: the public Service has an address.
 	ReasonPublished = "Published"

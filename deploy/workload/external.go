@@ -13,10 +13,6 @@ import (
 )
 
 const (
-	// poolAnnotation asks MetalLB for an address of one pool. It is the older spelling, which all releases read.
-	poolAnnotation = "metallb.universe.tf/address-pool"
-	// newerPoolAnnotation says the same to newer releases.
-	newerPoolAnnotation = "metallb.io/address-pool"
 	// httpsPort is the one that is public.
 	httpsPort = 443
 	// ownKeys is what all keys begin with that are oooi's own.
@@ -63,8 +59,8 @@ func (b *builder) externalService(e External) Object {
 
 	annotations := theirs(e.Annotations)
 	if e.AddressPool != "" {
-		delete(annotations, newerPoolAnnotation)
-		annotations[poolAnnotation] = e.AddressPool
+		delete(annotations, v1alpha1.AnnotationAddressPoolNewer)
+		annotations[v1alpha1.AnnotationAddressPool] = e.AddressPool
 	}
 	if len(annotations) > 0 {
 		service.Annotations = annotations

@@ -361,7 +361,12 @@ func (w *workloads) planned(result *plan.Result) {
 	}
 	w.infras, w.turn = infras, nil
 	maps.DeleteFunc(w.unwritten, func(key workloadKey, _ error) bool {
-		return !slices.ContainsFunc(slices.Collect(maps.Values(infras)), func(want *wantedInfra) bool { return want.byKey[key] != nil })
+		for _, want := range infras {
+			if want.byKey[key] != nil {
+				return false
+			}
+		}
+		return true
 	})
 	if !leads || !w.complete() {
 		w.missed = true

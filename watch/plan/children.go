@@ -146,7 +146,7 @@ func backendsOf(a *Attachment) []v1alpha1.Backend {
 // appsTargets are the router of the hosted cluster behind the VIP: by TLS and by plain HTTP.
 func appsTargets(a *Attachment) (https, http target) {
 	apps := a.Object.Spec.AppsIngress
-	router := target{service: cmp.Or(apps.Service.Name, "oooi-ingress"), addresses: []string{a.vip.String()}}
+	router := target{service: cmp.Or(apps.Service.Name, v1alpha1.AppsServiceName), addresses: []string{a.vip.String()}}
 	https, http = router, router
 	https.targetPort, http.targetPort = cmp.Or(apps.Ports.HTTPS, portHTTPS), cmp.Or(apps.Ports.HTTP, portHTTP)
 	return https, http

@@ -160,7 +160,9 @@ func wantExternal(infra *Infra) {
 		return
 	}
 	for _, a := range infra.Attachments {
-		if a.external() != nil && a.LeftOut == nil && a.externalPort != 0 {
+		// Envoy does not listen on a port that is new to a refused Infra.
+		unserved := infra.Refused[v1alpha1.ComponentProxy] && externalPortOf(a) != a.externalPort
+		if a.external() != nil && a.LeftOut == nil && a.externalPort != 0 && !unserved {
 			a.External = &External{Port: a.externalPort}
 		}
 	}
@@ -199,10 +201,12 @@ func reportExternal(infra *Infra, a *Attachment, w *index) {
 		set(metav1.ConditionFalse, refusal.Reason, refusal.Message)
 		return
 	}
+	written := false
 	for _, p := range w.publicServices[key.Namespace] {
 		if p.attachment != a.Object.Name || !p.of(infra) {
 			continue
 		}
+		written = true
 		if ingress := p.service.Status.LoadBalancer.Ingress; len(ingress) > 0 {
 			status.IP, status.Hostname = ingress[0].IP, ingress[0].Hostname
 		}
@@ -210,6 +214,11 @@ func reportExternal(infra *Infra, a *Attachment, w *index) {
 	if address := slices.DeleteFunc([]string{status.IP, status.Hostname}, func(s string) bool { return s == "" }); len(address) > 0 {
 		set(metav1.ConditionTrue, v1alpha1.ReasonPublished, fmt.Sprintf(
 			"%s under %s at %s", strings.Join(a.publicNames(), ", "), a.Domain, strings.Join(address, ", ")))
+		return
+	}
+	if !written {
+		set(metav1.ConditionFalse, v1alpha1.ReasonWaitingForExternalIP, fmt.Sprintf(
+			"Service %s is not written yet: the hub does it that writes the VLAN pods of the Infra", key))
 		return
 	}
 	set(metav1.ConditionFalse, v1alpha1.ReasonWaitingForExternalIP, fmt.Sprintf(
