@@ -18,7 +18,7 @@ import (
 	"github.com/densityops/oooi/e2e/stack"
 )
 
-// updateKey is the name of the TSIG key that may change the zone.
+// updateKey is the name of the TSIG key (HMAC-SHA-256) that may change the zone.
 const updateKey = "external-dns"
 
 // knot is the configuration of the name server. It writes nothing outside of its folder.
@@ -115,6 +115,9 @@ func StartNameServer(ctx context.Context, host stack.Host, folder, zoneName stri
 	}
 	return s, nil
 }
+
+// Secret of the key "external-dns", in base64.
+func (s *NameServer) Secret() string { return s.secret }
 
 // Lookup asks the server, from its own host, for the records of a name and a type: addresses of A, texts of TXT, others as in a zone file;
 // sorted. None is no error.

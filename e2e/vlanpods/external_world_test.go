@@ -210,7 +210,12 @@ func (w publicSide) awaitWord(t testing.TB, attachment string, words ...string) 
 
 // public is the public Service of an attachment.
 func (w publicSide) public(ctx context.Context, cluster string) (*corev1.Service, error) {
-	object, err := w.services(namespace).Get(ctx, v1alpha1.ExternalServiceName(cluster), metav1.GetOptions{})
+	return w.service(ctx, namespace, v1alpha1.ExternalServiceName(cluster))
+}
+
+// service is a Service as the API server has it.
+func (w publicSide) service(ctx context.Context, namespace, name string) (*corev1.Service, error) {
+	object, err := w.services(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil, err
 	}

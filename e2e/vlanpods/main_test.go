@@ -38,6 +38,7 @@ func outside() (func(), error) {
 	err = os.Setenv(imagesFolder, folder)
 	for variable, find := range map[string]func() (string, error){
 		"KUBEBUILDER_ASSETS": stack.KubebuilderAssets, "ENVOY": stack.EnvoyBinary, "KUSTOMIZE": stack.Kustomize, "METALLB": stack.MetalLB,
+		"EXTERNAL_DNS": stack.ExternalDNS,
 	} {
 		path, e := find()
 		err = errors.Join(err, e, os.Setenv(variable, path))
