@@ -40,6 +40,10 @@ func (c *Cluster) startRouter(ctx context.Context, ca *stack.CA) error {
 			sni = r.TLS.ServerName
 		}
 		client, _, _ := net.SplitHostPort(r.RemoteAddr)
+		if r.Header.Get("Upgrade") == "websocket" {
+			echo(w)
+			return
+		}
 		fmt.Fprintf(w, "cluster %s, service %s, sni %s, host %s, client %s, path %s\n", c.Name, RouterService, sni, r.Host, client, r.URL.Path)
 	})
 	secure, err := stack.NewServer(ca, c.Name, RouterService, []string{"*.apps." + c.Domain}, handler)
@@ -75,6 +79,19 @@ spec:
 		return err
 	}
 	return c.SetRouter(ctx, true)
+}
+
+// echo takes over a connection as a WebSocket does, and sends back all that comes, until the client hangs up. Of RFC 6455 there is
+// nothing else: no proxy between looks into it.
+func echo(w http.ResponseWriter) {
+	conn, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	defer func() { _ = conn.Close() }() // the other end has hung up
+	if _, err := io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"); err == nil {
+		_, _ = io.Copy(conn, buffered) // ends with the connection
+	}
 }
 
 // SetRouter says whether the router's Pod is ready. MetalLB announces no VIP of a Service without a ready endpoint.

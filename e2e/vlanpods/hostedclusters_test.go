@@ -11,12 +11,15 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/densityops/oooi/api/hypershift"
 	"github.com/densityops/oooi/api/v1alpha1"
 	"github.com/densityops/oooi/e2e/controlplane"
 	"github.com/densityops/oooi/e2e/hosted"
@@ -24,11 +27,8 @@ import (
 )
 
 var (
-	secretResource  = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
-	serviceResource = schema.GroupVersionResource{Version: "v1", Resource: "services"}
-	poolResource    = schema.GroupVersionResource{Group: "metallb.io", Version: "v1beta1", Resource: "ipaddresspools"}
-	adResource      = schema.GroupVersionResource{Group: "metallb.io", Version: "v1beta1", Resource: "l2advertisements"}
-	attachments     = v1alpha1.GroupVersion.WithResource("infraclusterattachments")
+	secretResource = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
+	attachments    = v1alpha1.GroupVersion.WithResource("infraclusterattachments")
 )
 
 // appsSide is the world with a real cluster inside each of the example's hosted clusters.
@@ -185,8 +185,8 @@ func (w *appsSide) applyApps(t *testing.T) {
 	}
 }
 
-// edit applies the attachment of the example with changes in spec.appsIngress: the path of a field and its value, and so on.
-func (w *appsSide) edit(t *testing.T, c *insideCluster, changes ...any) {
+// changed is the attachment of the example with changes in spec.appsIngress: the path of a field and its value, and so on.
+func (c *insideCluster) changed(t *testing.T, changes ...any) *unstructured.Unstructured {
 	t.Helper()
 	object := c.attachment.DeepCopy()
 	for change := range slices.Chunk(changes, 2) {
@@ -195,7 +195,21 @@ func (w *appsSide) edit(t *testing.T, c *insideCluster, changes ...any) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := w.ApplyObject(t.Context(), "kubectl", object); err != nil {
+	return object
+}
+
+// edit applies the attachment of a cluster with changes, without those of before.
+func (w *appsSide) edit(t *testing.T, c *insideCluster, changes ...any) {
+	t.Helper()
+	if _, err := w.ApplyObject(t.Context(), "kubectl", c.changed(t, changes...)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// deleteAttachment deletes the attachment of a cluster and does not wait for its end.
+func (w *appsSide) deleteAttachment(t *testing.T, c *insideCluster) {
+	t.Helper()
+	if err := w.Dynamic.Resource(attachments).Namespace(namespace).Delete(t.Context(), c.name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -267,11 +281,221 @@ func (w *appsSide) phase(ctx context.Context, attachment, phase, reason string, 
 // awaitPhase waits for a phase.
 func (w *appsSide) awaitPhase(t *testing.T, attachment, phase, reason string, words ...string) {
 	t.Helper()
+	begun := time.Now()
 	eventually(t, reason, func(ctx context.Context) error { return w.phase(ctx, attachment, phase, reason, words...) })
+	t.Logf("%s: %s after %s: %q", attachment, reason, time.Since(begun).Round(100*time.Millisecond), words)
 }
 
 // awaitVIP waits until an attachment is Ready with a VIP.
 func (w *appsSide) awaitVIP(t *testing.T, attachment, vip string) {
 	t.Helper()
-	w.awaitPhase(t, attachment, v1alpha1.PhaseReady, v1alpha1.ReasonReconciliationSucceeded, vip)
+	w.awaitPhase(t, attachment, v1alpha1.PhaseReady, v1alpha1.ReasonReconciliationSucceeded, "has the VIP "+vip)
+}
+
+// vip is that of the status.
+func (w *appsSide) vip(t *testing.T, attachment string) string {
+	t.Helper()
+	a, err := w.attachment(t.Context(), attachment)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Status.AppsIngressStatus == nil || a.Status.AppsIngressStatus.ExternalIP == "" {
+		t.Fatalf("attachment %s has no VIP", attachment)
+	}
+	return a.Status.AppsIngressStatus.ExternalIP
+}
+
+// awaitCondition waits for a condition of an attachment.
+func (w *appsSide) awaitCondition(t *testing.T, attachment, kind string, status metav1.ConditionStatus, reason string) {
+	t.Helper()
+	eventually(t, kind, func(ctx context.Context) error {
+		a, err := w.attachment(ctx, attachment)
+		if err != nil {
+			return err
+		}
+		for _, condition := range a.Status.Conditions {
+			if condition.Type == kind && condition.Status == status && condition.Reason == reason {
+				return nil
+			}
+		}
+		return fmt.Errorf("attachment %s has no condition %s=%s for %s: %v", attachment, kind, status, reason, a.Status.Conditions)
+	})
+}
+
+// finalized is an error unless an attachment has the finalizer, or has it not.
+func (w *appsSide) finalized(ctx context.Context, attachment string, want bool) error {
+	a, err := w.attachment(ctx, attachment)
+	if err == nil && slices.Contains(a.Finalizers, v1alpha1.FinalizerAppsIngress) != want {
+		err = fmt.Errorf("attachment %s has the finalizers %v", attachment, a.Finalizers)
+	}
+	return err
+}
+
+// events are those about an attachment, each as "reason: message".
+func (w *appsSide) events(ctx context.Context, attachment string) ([]string, error) {
+	list, err := w.Dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "events"}).Namespace(namespace).List(ctx, metav1.ListOptions{
+		FieldSelector: "involvedObject.kind=InfraClusterAttachment,involvedObject.name=" + attachment,
+	})
+	if err != nil {
+		return nil, err
+	}
+	var events []string
+	for _, e := range list.Items {
+		reason, _, _ := unstructured.NestedString(e.Object, "reason")
+		message, _, _ := unstructured.NestedString(e.Object, "message")
+		events = append(events, reason+": "+message)
+	}
+	return events, nil
+}
+
+// deleteHostedCluster has a HostedCluster be deleted, which takes until restore is called. Then it is gone, and made anew.
+func (w *appsSide) deleteHostedCluster(t *testing.T, c *insideCluster) (restore func()) {
+	t.Helper()
+	client := w.Dynamic.Resource(hypershift.GroupVersion.WithResource("hostedclusters")).Namespace(namespace)
+	finalizers := func(list string) error {
+		_, err := client.Patch(t.Context(), c.name, types.MergePatchType, []byte(`{"metadata": {"finalizers": `+list+`}}`), metav1.PatchOptions{})
+		return err
+	}
+	if err := finalizers(`["example.com/takes-its-time"]`); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Delete(t.Context(), c.name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		t.Helper()
+		if err := finalizers("null"); err != nil {
+			t.Fatal(err)
+		}
+		documents, err := neighbours()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, document := range documents {
+			if strings.Contains(document, "kind: HostedCluster\n") && strings.Contains(document, "  name: "+c.name+"\n") {
+				eventually(t, "HostedCluster "+c.name, func(ctx context.Context) error { return w.ApplyWithStatus(ctx, "neighbours", []byte(document)) })
+			}
+		}
+	}
+}
+
+// killLeader kills the hub that leads, without a word to it, and waits until another one leads, which it returns.
+func (w *appsSide) killLeader(t *testing.T) (now string) {
+	t.Helper()
+	const system = "oooi-system"
+	leader := func(ctx context.Context) (string, error) {
+		lease, err := w.Dynamic.Resource(coordinationv1.SchemeGroupVersion.WithResource("leases")).Namespace(system).Get(ctx, "oooi", metav1.GetOptions{})
+		if err != nil {
+			return "", err
+		}
+		identity, _, err := unstructured.NestedString(lease.Object, "spec", "holderIdentity")
+		return identity, err
+	}
+	before, err := leader(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	hubs, err := w.nodes.Pods(t.Context(), system, "app.kubernetes.io/component=hub")
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed := false
+	for _, hub := range hubs {
+		if strings.HasPrefix(before, hub.Name) {
+			atOnce := int64(0)
+			if err := w.Dynamic.Resource(podResource).Namespace(system).Delete(t.Context(), hub.Name, metav1.DeleteOptions{GracePeriodSeconds: &atOnce}); err != nil {
+				t.Fatal(err)
+			}
+			killed = true
+		}
+	}
+	if !killed {
+		t.Fatalf("no hub is %q, which leads", before)
+	}
+	begun := time.Now()
+	eventually(t, "another leader", func(ctx context.Context) (err error) {
+		now, err = leader(ctx)
+		if err == nil && (now == before || now == "") {
+			err = fmt.Errorf("%q leads", now)
+		}
+		return err
+	})
+	t.Logf("%s leads after %s", now, time.Since(begun).Round(100*time.Millisecond))
+	return now
+}
+
+// rest is a point in time from which on nobody has a reason to write.
+type rest struct {
+	side       *appsSide
+	management controlplane.Mark
+	hosted     map[*insideCluster]controlplane.Mark
+}
+
+// atRest waits until nothing has been written for a while.
+func (w *appsSide) atRest(t *testing.T) *rest {
+	t.Helper()
+	r := &rest{side: w, hosted: map[*insideCluster]controlplane.Mark{}}
+	var err error
+	if r.management, err = w.Mark(); err != nil {
+		t.Fatal(err)
+	}
+	last := time.Now()
+	eventually(t, "the last write of the hub", func(context.Context) error {
+		writes, err := r.hubWrites()
+		for _, q := range writes {
+			if q.Time.After(last) {
+				last = q.Time
+			}
+		}
+		if err == nil && time.Since(last) < calm {
+			err = fmt.Errorf("it was just now: %v", writes)
+		}
+		return err
+	})
+	if r.management, err = w.Mark(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range w.both() {
+		if r.hosted[c], err = c.Mark(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return r
+}
+
+// requests of oooi in a hosted cluster.
+func (r *rest) requests(c *insideCluster) ([]controlplane.Request, error) {
+	all, err := c.Requests(r.hosted[c])
+	return slices.DeleteFunc(all, func(q controlplane.Request) bool { return q.Agent != "oooi" }), err
+}
+
+// hubWrites are what hubs wrote in the management cluster, but the Leases of their election.
+func (r *rest) hubWrites() ([]controlplane.Request, error) {
+	all, err := r.side.Requests(r.management)
+	return slices.DeleteFunc(all, func(q controlplane.Request) bool {
+		return !strings.HasPrefix(q.User, "system:serviceaccount:oooi-system:") || !q.Write() || q.Resource == "leases"
+	}), err
+}
+
+// check fails the test when there were writes.
+func (r *rest) check(t *testing.T) {
+	t.Helper()
+	writes, err := r.hubWrites()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range r.side.both() {
+		requests, err := r.requests(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, q := range requests {
+			if q.Write() {
+				writes = append(writes, q)
+			}
+		}
+	}
+	for _, q := range writes {
+		t.Errorf("at rest: %s", q)
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -128,15 +129,11 @@ func (w *world) startNeighbours(ctx context.Context) error {
 			return err
 		}
 	}
-	text, err := examples.TwoClusters.ReadFile("two-clusters/neighbours.yaml")
+	documents, err := neighbours()
 	if err != nil {
 		return err
 	}
-	for document := range strings.SplitSeq(string(text), "\n---\n") {
-		// That Service is the hub's to make.
-		if strings.Contains(document, "kind: Service\n") && strings.Contains(document, "name: tenant-vlan100-proxy\n") {
-			continue
-		}
+	for _, document := range documents {
 		if err := w.ApplyWithStatus(ctx, "neighbours", []byte(document)); err != nil {
 			return err
 		}
@@ -147,6 +144,15 @@ func (w *world) startNeighbours(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// neighbours are the manifests of what HyperShift and Cluster API bring.
+func neighbours() ([]string, error) {
+	text, err := examples.TwoClusters.ReadFile("two-clusters/neighbours.yaml")
+	return slices.DeleteFunc(strings.Split(string(text), "\n---\n"), func(document string) bool {
+		// That Service is the hub's to make.
+		return strings.Contains(document, "kind: Service\n") && strings.Contains(document, "name: tenant-vlan100-proxy\n")
+	}), err
 }
 
 // startBackends starts the TLS servers of a hosted cluster where its pods would be, at four addresses from first on, and makes
