@@ -213,6 +213,12 @@ func (w publicSide) testOpen(t *testing.T, portA int32) {
 		t.Errorf("%s has ports open beside 443: %v", vipA, open)
 	}
 	// A node port leads where the VIP leads. Nothing else of a node is a VLAN pod's.
+	nodePort := uint16(service.Spec.Ports[0].NodePort)
+	for name, want := range map[string]string{oauthA: clusterA + "/oauth-openshift", "api." + domain(clusterA): "closed", oauthB: "closed"} {
+		if got, err := w.callAt(t.Context(), outsider, publicNode, nodePort, name); err != nil || got != want {
+			t.Errorf("%s at the node port: %s, want %s (%v)", name, got, want, err)
+		}
+	}
 	if open := accepted(t.Context(), publicNode, append(ports[:8:8], 443)...); len(open) > 0 {
 		t.Errorf("the node has ports open: %v", open)
 	}
@@ -310,6 +316,7 @@ func (w publicSide) testEdits(t *testing.T, port int32) {
 		{"another port", `{"spec": {"ports": [` + kubeAPI + `]}}`},
 		{"an address of his own", `{"spec": {"externalIPs": ["198.51.100.99"]}}`},
 		{"no load balancer", `{"spec": {"type": "ClusterIP"}}`},
+		{"another name", `{"spec": {"type": "ExternalName", "externalName": "example.org"}}`},
 		{"no label", `{"metadata": {"labels": {"app.kubernetes.io/managed-by": null}}}`},
 		{"no owner", `{"metadata": {"ownerReferences": null}}`},
 		{
@@ -326,6 +333,8 @@ func (w publicSide) testEdits(t *testing.T, port int32) {
 					return err
 				}
 				for _, service := range []*corev1.Service{ours, now} {
+					// A Service that was another name has another ClusterIP, and the name says nothing any more.
+					service.Spec.ClusterIP, service.Spec.ClusterIPs, service.Spec.ExternalName = "", nil, ""
 					for i := range service.Spec.Ports {
 						service.Spec.Ports[i].NodePort = 0
 					}
@@ -453,10 +462,10 @@ func (w publicSide) awaitClosed(t testing.TB, port int32) {
 		t.Fatal(err)
 	}
 	eventually(t, "no listener", func(ctx context.Context) error {
-		conn, err := stack.Host("").Dial(ctx, netip.Addr{}, netip.AddrPortFrom(address, uint16(port)).String())
-		if err != nil {
-			return nil
+		conn, refused := stack.Host("").Dial(ctx, netip.Addr{}, netip.AddrPortFrom(address, uint16(port)).String())
+		if refused == nil {
+			return errors.Join(fmt.Errorf("port %d is open", port), conn.Close())
 		}
-		return errors.Join(fmt.Errorf("port %d is open", port), conn.Close())
+		return nil
 	})
 }
