@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -20,9 +19,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 )
 
@@ -34,12 +34,6 @@ const (
 	// pingAfter is how long a connection may be silent before it is pinged, and pingTime how long the answer may take: a
 	// watch of a server that hangs ends after both.
 	pingAfter, pingTime = 10 * time.Second, 5 * time.Second
-	// answerBytes bounds what one answer may have: a hosted cluster is its tenant's to fill.
-	answerBytes = 16 << 20
-	// pageSize of lists that may be long.
-	pageSize = 100
-	// maxObjects bounds what is kept of a list.
-	maxObjects = 10_000
 	// fieldOwner is ours, in hosted clusters.
 	fieldOwner = "oooi"
 )
@@ -57,26 +51,32 @@ type requestError struct {
 func (e *requestError) Error() string { return e.what + ": " + stable(e.err) }
 func (e *requestError) Unwrap() error { return e.err }
 
-// hosted is a client of one hosted cluster. It has its own transport, so that none of client-go's outlives it.
+// hosted is a client of one hosted cluster. It has its own transport, so that none of client-go's outlives it, and decodes what
+// it reads itself: client-go takes whatever comes, and unfolds it.
 type hosted struct {
 	access    *access
-	dynamic   dynamic.Interface
+	rest      rest.Interface
 	transport *http.Transport
 	where     string
 	failed    func()
+	// decoding has room for those who decode. It is held for that alone, never while a server is waited for: one that hangs
+	// must keep nobody else from looking.
+	decoding chan struct{}
+	// budget of the look that runs. It is the goroutine's of the looks, watches do not touch it.
+	budget *budget
 
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{}
 	closed bool
 }
 
-// connect makes a client for the API server that the addresses lead to. It dials when it is used. Failed is called at each request
-// that fails.
-func connect(a *access, addresses []string, port int32, failed func()) (*hosted, error) {
+// connect makes a client for the API server that the addresses lead to. It dials when it is used. Decoding is shared with the
+// clients of other hosted clusters. Failed is called at each request that fails.
+func connect(a *access, addresses []string, port int32, decoding chan struct{}, failed func()) (*hosted, error) {
 	if len(addresses) == 0 || port <= 0 {
 		return nil, errors.New("the management cluster has no address of its API server")
 	}
-	h := &hosted{access: a, failed: failed, conns: map[net.Conn]struct{}{}}
+	h := &hosted{access: a, decoding: decoding, budget: newBudget(), failed: failed, conns: map[net.Conn]struct{}{}}
 	var targets []string
 	for _, address := range addresses {
 		targets = append(targets, net.JoinHostPort(address, strconv.Itoa(int(port))))
@@ -91,17 +91,26 @@ func connect(a *access, addresses []string, port int32, failed func()) (*hosted,
 		},
 		TLSHandshakeTimeout: requestTime,
 		ForceAttemptHTTP2:   true,
-		HTTP2:               &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTime, WriteByteTimeout: requestTime},
-		MaxIdleConnsPerHost: 4,
-		IdleConnTimeout:     90 * time.Second,
+		HTTP2: &http.HTTP2Config{
+			SendPingTimeout: pingAfter, PingTimeout: pingTime, WriteByteTimeout: requestTime,
+			MaxReceiveBufferPerStream: streamBytes, MaxReceiveBufferPerConnection: connectionBytes,
+		},
+		MaxResponseHeaderBytes: headerBytes,
+		DisableCompression:     true,
+		MaxIdleConnsPerHost:    4,
+		IdleConnTimeout:        90 * time.Second,
 	}
 	config := &rest.Config{
 		Host: a.server.String(), BearerToken: a.token, Username: a.username, Password: a.password,
 		UserAgent: "oooi", WarningHandler: rest.NoWarnings{},
+		ContentConfig: rest.ContentConfig{
+			AcceptContentTypes: runtime.ContentTypeJSON, ContentType: runtime.ContentTypeJSON,
+			GroupVersion: &schema.GroupVersion{}, NegotiatedSerializer: statuses,
+		},
 		// The worker has a pace of its own.
 		QPS: -1,
 	}
-	wrapped, err := rest.HTTPWrappersForConfig(config, boundedAnswers{h.transport})
+	wrapped, err := rest.HTTPWrappersForConfig(config, boundedAnswers{h.transport, h})
 	if err != nil {
 		return nil, err
 	}
@@ -110,11 +119,21 @@ func connect(a *access, addresses []string, port int32, failed func()) (*hosted,
 		// Whoever answers with a redirect would be sent the credentials again, in the clear if it likes.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	if h.dynamic, err = dynamic.NewForConfigAndClient(config, client); err != nil {
+	if h.rest, err = rest.UnversionedRESTClientForConfigAndClient(config, client); err != nil {
 		return nil, err
 	}
 	return h, nil
 }
+
+// statuses is what client-go decodes: errors (metav1.Status), and nothing else.
+var statuses = func() runtime.NegotiatedSerializer {
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	return serializer.NewCodecFactory(scheme).WithoutConversion()
+}()
+
+// begin gives the look that begins its budget.
+func (h *hosted) begin() { h.budget = newBudget() }
 
 // dial tries the addresses one after the other.
 func (h *hosted) dial(ctx context.Context, targets []string) (net.Conn, error) {
@@ -175,44 +194,48 @@ func (h *hosted) close() {
 	}
 }
 
-// boundedAnswers ends answers that are too large, but watches.
-type boundedAnswers struct{ next http.RoundTripper }
-
-func (b boundedAnswers) RoundTrip(request *http.Request) (*http.Response, error) {
-	response, err := b.next.RoundTrip(request)
-	if err == nil && request.URL.Query().Get("watch") == "" {
-		response.Body = &boundedBody{response.Body, answerBytes}
+// path of a kind, or of one object.
+func (k kind) path(namespace, name string) []string {
+	path := []string{"apis", k.group, k.version}
+	if k.group == "" {
+		path = []string{"api", k.version}
 	}
-	return response, err
-}
-
-type boundedBody struct {
-	io.ReadCloser
-	left int64
-}
-
-func (b *boundedBody) Read(p []byte) (int, error) {
-	if b.left <= 0 {
-		return 0, fmt.Errorf("the answer has more than %d MiB", answerBytes>>20)
+	if namespace != "" {
+		path = append(path, "namespaces", namespace)
 	}
-	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
-	b.left -= int64(n)
-	return n, err
+	if path = append(path, k.plural); name != "" {
+		path = append(path, name)
+	}
+	return path
 }
 
-// do makes one request. Not found is an error like any other, but none that counts.
-func (h *hosted) do(ctx context.Context, what string, write bool, request func(context.Context) error) error {
+// do makes one request and gives the answer to decode, if there is one. Not found is an error like any other, but none that counts.
+func (h *hosted) do(ctx context.Context, what string, write bool, request *rest.Request, decode func(raw []byte) error) error {
 	bounded, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
-	err := request(bounded)
-	if err == nil {
-		return nil
-	}
-	if ctx.Err() != nil {
+	h.budget.exceeded = false
+	result := request.Do(bounded)
+	err := result.Error()
+	switch {
+	case ctx.Err() != nil:
 		return ctx.Err()
-	}
-	if bounded.Err() != nil {
+	case err != nil && bounded.Err() != nil:
 		err = errNoAnswer
+	case h.budget.exceeded && h.budget.bytes < 0:
+		err = fmt.Errorf("its answers have more than %d MiB, the last to %q", lookBytes>>20, what)
+	case h.budget.exceeded:
+		err = fmt.Errorf("the answer to %q has more than %d MiB", what, answerBytes>>20)
+	case err == nil && decode != nil:
+		raw, _ := result.Raw() // its error is that of the result
+		if err = h.decode(ctx, func() error { return decode(raw) }); err != nil && ctx.Err() == nil {
+			err = fmt.Errorf("the answer to %q: %w", what, err)
+		}
+	}
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
 	}
 	if !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		h.failed()
@@ -220,46 +243,56 @@ func (h *hosted) do(ctx context.Context, what string, write bool, request func(c
 	return &requestError{what: what, write: write, err: err}
 }
 
-// list lists one kind, in all namespaces, a page at a time, until the callback has enough. It returns the resourceVersion of the list.
-func (h *hosted) list(ctx context.Context, k kind, namespace string, options metav1.ListOptions, each func(*unstructured.Unstructured) (more bool)) (version string, err error) {
-	options.Limit = pageSize
-	for {
-		var page *unstructured.UnstructuredList
-		if err := h.do(ctx, "list "+k.plural, false, func(ctx context.Context) (err error) {
-			page, err = h.dynamic.Resource(k.resource()).Namespace(namespace).List(ctx, options)
-			return err
-		}); err != nil {
+// decode has few decode at once: what is in memory in between is much more than what is kept.
+func (h *hosted) decode(ctx context.Context, decode func() error) error {
+	select {
+	case h.decoding <- struct{}{}:
+		defer func() { <-h.decoding }()
+		return decode()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// list lists one kind, in all namespaces, a page at a time, until the callback has enough or fails. Cost is that of the object. It
+// returns the resourceVersion of the list.
+func (h *hosted) list(ctx context.Context, k kind, namespace string, options metav1.ListOptions, each func(object *unstructured.Unstructured, cost int) (more bool, err error)) (version string, err error) {
+	if options.Limit == 0 {
+		options.Limit = pageSize
+	}
+	for n := 0; ; n++ {
+		what := "list " + k.plural
+		if n == maxPages {
+			return "", &requestError{what: what, err: fmt.Errorf("the answers to %q have no end after %d pages", what, n)}
+		}
+		var page listPage
+		var more bool
+		if err := h.do(ctx, what, false, h.rest.Get().AbsPath(k.path(namespace, "")...).SpecificallyVersionedParams(&options, metav1.ParameterCodec, metav1.SchemeGroupVersion),
+			func(raw []byte) (err error) {
+				page, more, err = readPage(raw, each)
+				return err
+			}); err != nil {
 			return "", err
 		}
-		version = page.GetResourceVersion()
-		for i := range page.Items {
-			if !each(&page.Items[i]) {
-				return version, nil
-			}
-		}
-		if options.Continue = page.GetContinue(); options.Continue == "" {
-			return version, nil
+		if options.Continue = page.Continue; !more || options.Continue == "" {
+			return page.ResourceVersion, nil
 		}
 	}
 }
 
 // all lists all objects of one kind.
 func (h *hosted) all(ctx context.Context, k kind, namespace string, options metav1.ListOptions) (objects []*unstructured.Unstructured, version string, err error) {
-	version, err = h.list(ctx, k, namespace, options, func(object *unstructured.Unstructured) bool {
+	version, err = h.list(ctx, k, namespace, options, func(object *unstructured.Unstructured, cost int) (bool, error) {
 		objects = append(objects, object)
-		return len(objects) <= maxObjects
+		return true, h.budget.keep(cost)
 	})
-	if err == nil && len(objects) > maxObjects {
-		err = &requestError{what: "list " + k.plural, err: fmt.Errorf("there are more than %d", maxObjects)}
-	}
 	return objects, version, err
 }
 
 // get reads one object; nil: it is not there, or its kind is not.
-func (h *hosted) get(ctx context.Context, k kind, namespace, name string) (*unstructured.Unstructured, error) {
-	var object *unstructured.Unstructured
-	err := h.do(ctx, "get "+k.String(namespace, name), false, func(ctx context.Context) (err error) {
-		object, err = h.dynamic.Resource(k.resource()).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+func (h *hosted) get(ctx context.Context, k kind, namespace, name string) (object *unstructured.Unstructured, err error) {
+	err = h.do(ctx, "get "+k.String(namespace, name), false, h.rest.Get().AbsPath(k.path(namespace, name)...), func(raw []byte) (err error) {
+		object, _, err = readObject(raw)
 		return err
 	})
 	if apierrors.IsNotFound(err) {
@@ -270,7 +303,7 @@ func (h *hosted) get(ctx context.Context, k kind, namespace, name string) (*unst
 
 // apply writes one object, server-side. With the UID of one that is there and ours, what others changed is put back;
 // without, an object that somebody made just now is a conflict.
-func (h *hosted) apply(ctx context.Context, k kind, wanted *unstructured.Unstructured, uid types.UID) (*unstructured.Unstructured, error) {
+func (h *hosted) apply(ctx context.Context, k kind, wanted *unstructured.Unstructured, uid types.UID) (applied *unstructured.Unstructured, err error) {
 	wanted = wanted.DeepCopy()
 	options := metav1.PatchOptions{FieldManager: fieldOwner, FieldValidation: metav1.FieldValidationIgnore}
 	if uid != "" {
@@ -278,13 +311,14 @@ func (h *hosted) apply(ctx context.Context, k kind, wanted *unstructured.Unstruc
 		wanted.SetUID(uid)
 		options.Force = &force
 	}
-	raw, err := json.Marshal(wanted.Object)
+	content, err := json.Marshal(wanted.Object)
 	if err != nil {
 		return nil, err
 	}
-	var applied *unstructured.Unstructured
-	err = h.do(ctx, "apply "+k.String(wanted.GetNamespace(), wanted.GetName()), true, func(ctx context.Context) (err error) {
-		applied, err = h.dynamic.Resource(k.resource()).Namespace(wanted.GetNamespace()).Patch(ctx, wanted.GetName(), types.ApplyPatchType, raw, options)
+	request := h.rest.Patch(types.ApplyPatchType).AbsPath(k.path(wanted.GetNamespace(), wanted.GetName())...).Body(content).
+		SpecificallyVersionedParams(&options, metav1.ParameterCodec, metav1.SchemeGroupVersion)
+	err = h.do(ctx, "apply "+k.String(wanted.GetNamespace(), wanted.GetName()), true, request, func(raw []byte) (err error) {
+		applied, _, err = readObject(raw)
 		return err
 	})
 	return applied, err
@@ -296,39 +330,16 @@ func (h *hosted) remove(ctx context.Context, k kind, object *unstructured.Unstru
 		return nil
 	}
 	uid := object.GetUID()
-	err := h.do(ctx, "delete "+k.String(object.GetNamespace(), object.GetName()), true, func(ctx context.Context) error {
-		return h.dynamic.Resource(k.resource()).Namespace(object.GetNamespace()).Delete(ctx, object.GetName(),
-			metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
-	})
+	content, err := json.Marshal(metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+	if err != nil {
+		return err
+	}
+	request := h.rest.Delete().AbsPath(k.path(object.GetNamespace(), object.GetName())...).Body(content)
+	err = h.do(ctx, "delete "+k.String(object.GetNamespace(), object.GetName()), true, request, nil)
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}
 	return err
-}
-
-// watch calls event at each change of objects of a kind, until the watch ends.
-func (h *hosted) watch(ctx context.Context, k kind, selector, version string, event func()) {
-	seconds := int64(watchTime / time.Second)
-	w, err := h.dynamic.Resource(k.resource()).Watch(ctx, metav1.ListOptions{
-		LabelSelector: selector, ResourceVersion: version, TimeoutSeconds: &seconds, AllowWatchBookmarks: true,
-	})
-	if err != nil {
-		return // the next look tells why
-	}
-	defer w.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case e, open := <-w.ResultChan():
-			if !open || e.Type == watch.Error {
-				return
-			}
-			if e.Type != watch.Bookmark {
-				event()
-			}
-		}
-	}
 }
 
 // isRequest tells whether an error is about a request that was made.

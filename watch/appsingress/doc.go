@@ -7,7 +7,8 @@
 // router, the address that MetalLB gave it. Removing goes the other way.
 //
 // Each attachment has its own goroutine, client, clock and back-off, every request is bounded, and no lock is held over
-// one: a hosted cluster that hangs costs the others nothing.
+// one: a hosted cluster that hangs costs the others nothing. What it answers is bounded as well (bounds.go), and so is what is kept of
+// it: one that lies, or is full, costs the others no memory.
 //
 // The package knows nothing of the plan: whether a VIP may be published is decided elsewhere, and so is whether an attachment is
 // to be looked at. It never writes to the management cluster, never writes or deletes an object that does not bear the

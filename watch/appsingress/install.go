@@ -3,7 +3,6 @@ package appsingress
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -52,20 +51,17 @@ func (w wanted) instance(namespace string) *unstructured.Unstructured {
 // operatorSubscription is the Subscription for MetalLB's operator, ours before others; nil: there is none. The first of the namespace that
 // would be ours counts before others.
 func (l *look) operatorSubscription(ctx context.Context) (found *unstructured.Unstructured, served bool, err error) {
-	all, _, err := l.hosted.all(ctx, subscriptions, "", metav1.ListOptions{})
+	_, err = l.hosted.list(ctx, subscriptions, "", metav1.ListOptions{}, func(s *unstructured.Unstructured, _ int) (bool, error) {
+		if name, _, _ := unstructured.NestedString(s.Object, "spec", "name"); name == operatorPackage && (found == nil || l.wanted.owns(s)) {
+			found = s
+		}
+		return true, nil
+	})
 	if apierrors.IsNotFound(err) {
 		return nil, false, nil
 	}
 	if err != nil {
 		return nil, true, err
-	}
-	for _, s := range all {
-		if name, _, _ := unstructured.NestedString(s.Object, "spec", "name"); name != operatorPackage {
-			continue
-		}
-		if found == nil || l.wanted.owns(s) {
-			found = s
-		}
 	}
 	return found, true, nil
 }
@@ -147,9 +143,4 @@ func (l *look) ensureInstance(ctx context.Context) (*unstructured.Unstructured, 
 		}
 	}
 	return l.ensure(ctx, metalLBs, l.wanted.instance(namespace), v1alpha1.ReasonMetalLBInstallFailed, "metallb.namespace")
-}
-
-// hasOtherPools tells whether somebody else uses MetalLB.
-func (l *look) hasOtherPools() bool {
-	return slices.ContainsFunc(l.allPools, func(p *unstructured.Unstructured) bool { return !l.wanted.owns(p) })
 }

@@ -146,7 +146,7 @@ func FuzzKubeconfig(f *testing.F) {
 		if a.server.Scheme != "https" || a.tlsName == "" || a.roots == nil || a.token == "" && a.username == "" && len(a.certificates) == 0 {
 			t.Fatalf("accepted: %+v", a)
 		}
-		h, err := connect(a, []string{"127.0.0.1"}, 1, func() {})
+		h, err := connect(a, []string{"127.0.0.1"}, 1, make(chan struct{}, 1), func() {})
 		if err != nil {
 			return
 		}

@@ -22,6 +22,10 @@ import (
 // metalLBNamespaces are where MetalLB is looked for, in this order.
 var metalLBNamespaces = []string{"metallb-system", "openshift-operators"}
 
+// maxNodes is how many nodes are looked at for one that is Ready, nodesPage at a time: it is nearly always among the first,
+// and a node has up to 40 KiB.
+const maxNodes, nodesPage = 100, 5
+
 // controllerLabels find the Deployment of MetalLB's controller: those of its manifests and operator, and those of its chart.
 var controllerLabels = []string{"app=metallb,component=controller", "app.kubernetes.io/name=metallb"}
 
@@ -57,8 +61,10 @@ type look struct {
 	ours map[kind][]*unstructured.Unstructured
 	// versions of the lists, to watch from.
 	versions map[kind]string
-	// allPools are those of others too.
-	allPools []*unstructured.Unstructured
+	// foreign are the pools of others that matter: that have the wanted name, or addresses of the wanted range.
+	foreign []otherPool
+	// shared: somebody else uses MetalLB.
+	shared bool
 	// metalLB is its namespace, once it is known.
 	metalLB string
 }
@@ -71,6 +77,36 @@ func (l *look) readOurs(ctx context.Context, k kind) (served bool, err error) {
 	}
 	if err == nil {
 		l.ours[k], l.versions[k] = objects, version
+	}
+	return true, err
+}
+
+// otherPool is a pool that was not made for the attachment.
+type otherPool struct {
+	namespace, name string
+	overlaps        bool // has addresses of the wanted range
+}
+
+// readPools lists the pools, of which those of others are not kept; served is false when the cluster has no such kind.
+func (l *look) readPools(ctx context.Context) (served bool, err error) {
+	version, err := l.hosted.list(ctx, pools, "", metav1.ListOptions{}, func(pool *unstructured.Unstructured, cost int) (bool, error) {
+		if l.wanted.owns(pool) {
+			l.ours[pools] = append(l.ours[pools], pool)
+			return true, l.hosted.budget.keep(cost)
+		}
+		l.shared = true
+		f := otherPool{pool.GetNamespace(), pool.GetName(), overlap(pool, l.wanted.MetalLB.IPAddressPoolRange)}
+		if !f.overlaps && f.name != l.wanted.MetalLB.AddressPoolName {
+			return true, nil
+		}
+		l.foreign = append(l.foreign, f)
+		return true, l.hosted.budget.keep(costOf(nil))
+	})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err == nil {
+		l.versions[pools] = version
 	}
 	return true, err
 }
@@ -116,10 +152,10 @@ func (l *look) run(ctx context.Context) error {
 // readyNode looks for a node that is Ready; a problem when there is none.
 func (l *look) readyNode(ctx context.Context) (*problem, error) {
 	n, ready := 0, false
-	if _, err := l.hosted.list(ctx, nodes, "", metav1.ListOptions{}, func(node *unstructured.Unstructured) bool {
+	if _, err := l.hosted.list(ctx, nodes, "", metav1.ListOptions{Limit: nodesPage}, func(node *unstructured.Unstructured, _ int) (bool, error) {
 		n++
 		ready = conditionOf(node, string(corev1.NodeReady))["status"] == string(corev1.ConditionTrue)
-		return !ready
+		return !ready && n < maxNodes, nil
 	}); err != nil {
 		return nil, err
 	}
@@ -128,6 +164,8 @@ func (l *look) readyNode(ctx context.Context) (*problem, error) {
 		return nil, nil
 	case n == 0:
 		return pending(v1alpha1.ReasonWaitingForHostedClusterNodes, "the hosted cluster has no nodes yet"), nil
+	case n == maxNodes:
+		return pending(v1alpha1.ReasonWaitingForHostedClusterNodes, "none of the first %d nodes of the hosted cluster is Ready", n), nil
 	}
 	return pending(v1alpha1.ReasonWaitingForHostedClusterNodes, "none of the %d nodes of the hosted cluster is Ready", n), nil
 }
@@ -145,22 +183,12 @@ func conditionOf(object *unstructured.Unstructured, conditionType string) map[st
 
 // readMetalLB sees that MetalLB's kinds are served, installs it when asked to, and finds its namespace.
 func (l *look) readMetalLB(ctx context.Context) error {
-	all, version, err := l.hosted.all(ctx, pools, "", metav1.ListOptions{})
-	served := !apierrors.IsNotFound(err)
-	if served && err != nil {
-		return err
+	served, err := l.readPools(ctx)
+	if served && err == nil {
+		served, err = l.readOurs(ctx, l2Advertisements)
 	}
-	l.allPools = all
-	if served {
-		l.versions[pools] = version
-		for _, pool := range all {
-			if l.wanted.owns(pool) {
-				l.ours[pools] = append(l.ours[pools], pool)
-			}
-		}
-		if served, err = l.readOurs(ctx, l2Advertisements); err != nil {
-			return err
-		}
+	if err != nil {
+		return err
 	}
 	if !served {
 		if l.wanted.MetalLB.Install {
@@ -237,8 +265,8 @@ func (l *look) controllers(ctx context.Context, namespace string) ([]*unstructur
 // ensurePool brings the pool and its advertisement to what is wanted.
 func (l *look) ensurePool(ctx context.Context) error {
 	if !l.wanted.ownPool() {
-		if !slices.ContainsFunc(l.allPools, func(p *unstructured.Unstructured) bool {
-			return p.GetNamespace() == l.metalLB && p.GetName() == l.wanted.MetalLB.AddressPoolName && !l.wanted.owns(p)
+		if !slices.ContainsFunc(l.foreign, func(p otherPool) bool {
+			return p.namespace == l.metalLB && p.name == l.wanted.MetalLB.AddressPoolName
 		}) {
 			return pending(v1alpha1.ReasonWaitingForExternalIP, "the hosted cluster has no %s: make it, or give metallb.ipAddressPoolRange",
 				pools.String(l.metalLB, l.wanted.MetalLB.AddressPoolName))
@@ -267,15 +295,17 @@ func (l *look) makeRoom(ctx context.Context, pool *unstructured.Unstructured) er
 		return nil
 	}
 	addresses := l.wanted.MetalLB.IPAddressPoolRange
+	for _, other := range l.foreign {
+		if other.overlaps && other.namespace == pool.GetNamespace() && other.name != pool.GetName() {
+			return degraded(v1alpha1.ReasonMetalLBInstallFailed, "%s belongs to somebody else and has addresses of %s: choose another range",
+				pools.String(other.namespace, other.name), addresses)
+		}
+	}
 	var old []*unstructured.Unstructured
-	for _, other := range l.allPools {
-		if other.GetNamespace() != pool.GetNamespace() || other.GetName() == pool.GetName() || !overlap(other, addresses) {
-			continue
+	for _, other := range l.ours[pools] {
+		if other.GetNamespace() == pool.GetNamespace() && other.GetName() != pool.GetName() && overlap(other, addresses) {
+			old = append(old, other)
 		}
-		if !l.wanted.owns(other) {
-			return degraded(v1alpha1.ReasonMetalLBInstallFailed, "%s belongs to somebody else and has addresses of %s: choose another range", pools.of(other), addresses)
-		}
-		old = append(old, other)
 	}
 	if there == nil && len(old) == 0 {
 		return nil
@@ -473,13 +503,13 @@ func (l *look) lastWarning(ctx context.Context) (string, error) {
 	}.String()
 	var newest time.Time
 	text := ""
-	_, err := l.hosted.list(ctx, eventKind, l.service.GetNamespace(), metav1.ListOptions{FieldSelector: selector}, func(u *unstructured.Unstructured) bool {
+	_, err := l.hosted.list(ctx, eventKind, l.service.GetNamespace(), metav1.ListOptions{FieldSelector: selector}, func(u *unstructured.Unstructured, _ int) (bool, error) {
 		var event corev1.Event
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &event); err != nil {
-			return true // not one of MetalLB's
+			return true, nil // not one of MetalLB's
 		}
 		if !strings.Contains(event.Source.Component+event.ReportingController, "metallb") {
-			return true
+			return true, nil
 		}
 		at := event.LastTimestamp.Time
 		if event.Series != nil && event.Series.LastObservedTime.After(at) {
@@ -491,7 +521,7 @@ func (l *look) lastWarning(ctx context.Context) (string, error) {
 		if text == "" || at.After(newest) {
 			newest, text = at, cut(event.Reason+": "+event.Message)
 		}
-		return true
+		return true, nil
 	})
 	return text, err
 }

@@ -5,9 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/densityops/oooi/api/v1alpha1"
 )
 
@@ -20,18 +17,8 @@ func (l *look) remove(ctx context.Context) (left []string, err error) {
 		return nil, err
 	}
 	l.service, l.serviceRead = l.find(services, l.wanted.Service.Namespace, l.wanted.Service.Name), true
-	all, version, err := l.hosted.all(ctx, pools, "", metav1.ListOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
+	if _, err := l.readPools(ctx); err != nil {
 		return nil, err
-	}
-	l.allPools = all
-	for _, pool := range all {
-		if l.wanted.owns(pool) {
-			l.ours[pools] = append(l.ours[pools], pool)
-		}
-	}
-	if err == nil {
-		l.versions[pools] = version
 	}
 	for _, k := range []kind{l2Advertisements, metalLBs, subscriptions, operatorGroups, namespaces} {
 		if _, err := l.readOurs(ctx, k); err != nil {
@@ -39,7 +26,7 @@ func (l *look) remove(ctx context.Context) (left []string, err error) {
 		}
 	}
 	steps := [][]kind{{services}, {l2Advertisements, pools}, {metalLBs}, {subscriptions, operatorGroups}}
-	if l.hasOtherPools() {
+	if l.shared {
 		steps = steps[:2]
 	}
 	for _, step := range steps {

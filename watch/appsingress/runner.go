@@ -68,6 +68,8 @@ type Config struct {
 type Runner struct {
 	config  Config
 	metrics *metrics
+	// decoding has room for those who decode what a hosted cluster said.
+	decoding chan struct{}
 
 	mu       sync.Mutex
 	ctx      context.Context // of Run; nil: it does not run
@@ -88,7 +90,7 @@ func New(config Config) *Runner {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Runner{
-		config: config, metrics: newMetrics(config.Registerer),
+		config: config, metrics: newMetrics(config.Registerer), decoding: make(chan struct{}, decoders),
 		workers: map[types.NamespacedName]*worker{}, observed: map[types.NamespacedName]Observation{},
 	}
 }

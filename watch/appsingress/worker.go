@@ -25,6 +25,10 @@ const (
 	// soonInterval is between steps that follow each other, and the least between looks that a watch asks for: a tenant may
 	// change its objects as often as it likes.
 	soonInterval = 500 * time.Millisecond
+	// bytesPerSecond is what looks that follow each other read on average: 8 MiB take 32 s.
+	bytesPerSecond = 256 << 10
+	// floodInterval is the least between watches that end because the server sends too much.
+	floodInterval = 15 * time.Second
 	// lookTime bounds one look.
 	lookTime = time.Minute
 	// backoffFirst doubles to backoffLast at each failure.
@@ -59,6 +63,7 @@ type worker struct {
 	secretAt time.Time
 	watches  map[kind]*watching
 	backoff  time.Duration
+	spent    int64 // bytes that the last look read
 }
 
 // watching is one watch that runs, or ran.
@@ -109,7 +114,7 @@ func (w *worker) run(ctx context.Context) {
 		case <-w.changed:
 			w.backoff = 0
 		case <-w.woken:
-			timer.Reset(max(0, soonInterval-time.Since(last)))
+			timer.Reset(max(0, w.soon()-time.Since(last)))
 			continue
 		case <-timer.C:
 		}
@@ -158,7 +163,7 @@ func (w *worker) pass(ctx context.Context, a Attachment) time.Duration {
 	case ctx.Err() != nil:
 		return 0 // stopped, or something else is wanted, which was signalled
 	case errors.Is(err, errAgain):
-		return soonInterval
+		return w.soon()
 	}
 	var p *problem
 	switch {
@@ -182,13 +187,18 @@ func (w *worker) wait(a Attachment, p *problem) time.Duration {
 	w.backoff = 0
 	switch {
 	case p != nil && p.soon:
-		return soonInterval
+		return w.soon()
 	case p != nil:
-		return jitter(pendingInterval)
+		return max(jitter(pendingInterval), w.soon())
 	case a.Remove:
 		return 0 // all is gone
 	}
-	return jitter(readyInterval)
+	return max(jitter(readyInterval), w.soon())
+}
+
+// soon is the least time between two looks: longer when there was much to read, whose reading costs the hub.
+func (w *worker) soon() time.Duration {
+	return soonInterval + time.Duration(w.spent)*time.Second/bytesPerSecond
 }
 
 // jitter makes a time up to a fifth shorter, so that clusters that failed together are not asked together.
@@ -202,7 +212,10 @@ func (w *worker) attempt(ctx context.Context, a Attachment, wanted wanted) error
 	// A server may answer each request in time and never come to an end.
 	looking, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	l := &look{hosted: w.hosted, wanted: wanted, ours: map[kind][]*unstructured.Unstructured{}, versions: map[kind]string{}}
+	hosted := w.hosted
+	hosted.begin()
+	defer func() { w.spent = hosted.budget.spent() }()
+	l := &look{hosted: hosted, wanted: wanted, ours: map[kind][]*unstructured.Unstructured{}, versions: map[kind]string{}}
 	var err error
 	if a.Remove {
 		var left []string
@@ -285,7 +298,7 @@ func (w *worker) connect(ctx context.Context, a Attachment) error {
 	if err != nil {
 		return degraded(v1alpha1.ReasonHostedClusterAccessFailed, "%s %s", name, err)
 	}
-	hosted, err := connect(access, a.Addresses, a.Port, func() { w.runner.requestFailed(w) })
+	hosted, err := connect(access, a.Addresses, a.Port, w.runner.decoding, func() { w.runner.requestFailed(w) })
 	if err != nil {
 		return degraded(v1alpha1.ReasonHostedClusterAccessFailed, "%s: %s", name, cut(err.Error()))
 	}
@@ -354,7 +367,13 @@ func (w *worker) watch(ctx context.Context, l *look) {
 			defer close(running.ended)
 			defer cancel()
 			started := time.Now()
-			hosted.watch(ctx, k, selector, version, func() { signal(w.woken) })
+			if hosted.watch(ctx, k, selector, version, func() { signal(w.woken) }) {
+				// It counts as running for a while yet, so that no look starts it again.
+				select {
+				case <-time.After(floodInterval - time.Since(started)):
+				case <-ctx.Done():
+				}
+			}
 			if ctx.Err() == nil && time.Since(started) >= steadyWatch {
 				signal(w.woken)
 			}
