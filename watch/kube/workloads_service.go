@@ -62,15 +62,15 @@ func samePort(a, b corev1.ServicePort) bool {
 	return a.Port == b.Port && protocol(a) == protocol(b)
 }
 
-// clear takes from a Service what applying would leave.
-func (w *workloads) clear(ctx context.Context, object *wantedObject, there *corev1.Service) error {
+// clear takes from a Service what applying would leave, and returns its resourceVersion after that.
+func (w *workloads) clear(ctx context.Context, object *wantedObject, there *corev1.Service) (version string, err error) {
 	patch := object.clearing(there)
 	if patch == nil {
-		return nil
+		return there.ResourceVersion, nil
 	}
 	text, err := json.Marshal(patch)
 	if err != nil {
-		return fmt.Errorf("%s: %w", object.key, err)
+		return "", fmt.Errorf("%s: %w", object.key, err)
 	}
 	w.log.Warn("somebody has given a Service ports or addresses, which are taken away", "service", object.key.NamespacedName.String())
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: there.Namespace, Name: there.Name}}
@@ -78,9 +78,9 @@ func (w *workloads) clear(ctx context.Context, object *wantedObject, there *core
 	w.metrics.writes.Inc()
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		return fmt.Errorf("%s: %w: %w", object.key, errBehind, err)
+		return "", fmt.Errorf("%s: %w: %w", object.key, errBehind, err)
 	case err != nil:
-		return fmt.Errorf("clear %s: %w", object.key, err)
+		return "", fmt.Errorf("clear %s: %w", object.key, err)
 	}
-	return nil
+	return service.ResourceVersion, nil
 }

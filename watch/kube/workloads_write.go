@@ -220,12 +220,15 @@ func (w *workloads) find(ctx context.Context, object *wantedObject) (client.Obje
 
 // apply applies an object: over the one of that UID and no other one, or, without a UID, where there is none.
 func (w *workloads) apply(ctx context.Context, want *wantedInfra, object *wantedObject, there client.Object, uid types.UID, events int64) error {
+	u := &unstructured.Unstructured{Object: object.contentFor(there)}
 	if service, is := there.(*corev1.Service); is {
-		if err := w.clear(ctx, object, service); err != nil {
+		version, err := w.clear(ctx, object, service)
+		if err != nil {
 			return err
 		}
+		// What somebody has added meanwhile is seen first: the admission policy would refuse to leave it.
+		u.SetResourceVersion(version)
 	}
-	u := &unstructured.Unstructured{Object: object.contentFor(there)}
 	options := []client.ApplyOption{client.FieldOwner(workload.FieldOwner(want.infra, object.object))}
 	if uid != "" {
 		u.SetUID(uid)
