@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"compress/gzip"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,8 +13,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/densityops/oooi/api/v1alpha1"
 )
@@ -106,10 +103,6 @@ func TestALyingClusterCostsTheOthersNothing(t *testing.T) {
 	if err := packer.Close(); err != nil {
 		t.Fatal(err)
 	}
-	ours, err := json.Marshal(withDefaults(types.NamespacedName{Namespace: "clusters", Name: "our-labels"}, v1alpha1.AppsIngress{}).labels())
-	if err != nil {
-		t.Fatal(err)
-	}
 	var pages atomic.Int32
 	page := func(w io.Writer, item string, n int) {
 		_, _ = fmt.Fprintf(w, `{"kind":"List","metadata":{"resourceVersion":"1","continue":"%d"},"items":[%s]}`, pages.Add(1), strings.TrimSuffix(strings.Repeat(item+",", n), ","))
@@ -148,7 +141,7 @@ func TestALyingClusterCostsTheOthersNothing(t *testing.T) {
 			page(w, "", 0)
 		})},
 		{"our-labels", `its objects take more than 2 MiB of memory`, instead("services", func(w http.ResponseWriter, _ *http.Request) {
-			page(w, `{"metadata":{"name":"a","namespace":"b","labels":`+string(ours)+`}}`, pageSize)
+			page(w, `{"metadata":{"name":"a","namespace":"b","labels":`+ourLabels(t, "our-labels")+`}}`, pageSize)
 		})},
 		{"no-name", "a name that no object can have", instead("ipaddresspools", func(w http.ResponseWriter, _ *http.Request) {
 			page(w, `{"metadata":{"name":"`+strings.Repeat("x", 1<<10)+`"}}`, 1)
@@ -180,14 +173,7 @@ func TestALyingClusterCostsTheOthersNothing(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	peak := peakHeap()
 	lie := func(name string, answer http.HandlerFunc) Attachment {
-		a := Attachment{
-			Key: types.NamespacedName{Namespace: "clusters", Name: name}, Kubeconfig: types.NamespacedName{Namespace: "clusters", Name: name},
-			Addresses: []string{"127.0.0.1"},
-		}
-		a.Spec.MetalLB.AddressPoolName, a.Spec.MetalLB.IPAddressPoolRange = "a", "192.0.2.0/28"
-		port, kubeconfig := hostile(t, answer)
-		a.Port = port
-		h.give(a, map[string][]byte{"kubeconfig": kubeconfig})
+		a := h.tenant(name, answer)
 		h.put(a)
 		return a
 	}

@@ -59,6 +59,7 @@ type hosted struct {
 	transport *http.Transport
 	where     string
 	failed    func()
+	lead      func() bool // whether anything may be written; nil: yes
 	// decoding has room for those who decode. It is held for that alone, never while a server is waited for: one that hangs
 	// must keep nobody else from looking.
 	decoding chan struct{}
@@ -211,6 +212,9 @@ func (k kind) path(namespace, name string) []string {
 
 // do makes one request and gives the answer to decode, if there is one. Not found is an error like any other, but none that counts.
 func (h *hosted) do(ctx context.Context, what string, write bool, request *rest.Request, decode func(raw []byte) error) error {
+	if write && h.lead != nil && !h.lead() {
+		return errAgain // by then there will be other orders
+	}
 	bounded, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
 	h.budget.exceeded = false
@@ -412,14 +416,26 @@ func stable(err error) string {
 	return changing.ReplaceAllString(err.Error(), "…")
 }
 
-// messageLength is how long a part of a message may be that comes from elsewhere.
-const messageLength = 500
+// What is at most written into the management cluster, in characters: messageLength of one text that comes from elsewhere,
+// causeLength of all that a look says, which may have several, hostnameLength of a name (RFC 1035, section 2.3.4), and
+// namesListed of objects.
+const messageLength, causeLength, hostnameLength, namesListed = 500, 1500, 253, 5
 
 // cut makes a text that comes from elsewhere fit for a message: one line, not too long.
-func cut(text string) string {
+func cut(text string) string { return cutTo(text, messageLength) }
+
+func cutTo(text string, length int) string {
 	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }), " ")
-	if runes := []rune(text); len(runes) > messageLength {
-		return string(runes[:messageLength]) + "…"
+	if runes := []rune(text); len(runes) > length {
+		return string(runes[:length-1]) + "…"
 	}
 	return text
+}
+
+// some names the first of many objects, and how many there are more.
+func some(names []string) string {
+	if len(names) <= namesListed {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:namesListed], ", "), len(names)-namesListed)
 }

@@ -2,6 +2,7 @@ package appsingress
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/densityops/oooi/api/v1alpha1"
@@ -59,7 +60,8 @@ func TestAFrozenClusterCostsTheOthersNothing(t *testing.T) {
 	gone.Remove = true
 	h.put(gone)
 	o := h.wait(a, "what is left", func(o Observation) bool {
-		return len(o.Left) > 0 && o.Status.Phase == degradedPhase && o.Status.ExternalIP == "192.0.2.210"
+		return len(o.Left) > 0 && o.Status.Phase == degradedPhase && o.Status.ExternalIP == "192.0.2.210" &&
+			strings.Contains(o.Status.Message, "no answer within 10s; may be left there: Service openshift-ingress/oooi-ingress, L2")
 	})
 	if want := []string{"Service openshift-ingress/oooi-ingress", "L2Advertisement metallb-system/advertise-a-apps", "IPAddressPool metallb-system/a-apps"}; o.Removed || !slices.Equal(o.Left, want) {
 		t.Errorf("removed %v, left: %q", o.Removed, o.Left)
@@ -97,7 +99,7 @@ func TestRemovingWhatWasNeverAsked(t *testing.T) {
 		if waiting != "" {
 			phase, reason = pendingPhase, v1alpha1.ReasonRemoving
 		}
-		if o := h.waitFor(a, phase, reason, "", waiting); o.Removed || !slices.Equal(o.Left, want) {
+		if o := h.waitFor(a, phase, reason, "", waiting, "; may be left there: "+strings.Join(want, ", ")); o.Removed || !slices.Equal(o.Left, want) {
 			t.Errorf("removed %v, left: %q", o.Removed, o.Left)
 		}
 	}

@@ -61,6 +61,8 @@ type look struct {
 	ours map[kind][]*unstructured.Unstructured
 	// versions of the lists, to watch from.
 	versions map[kind]string
+	// read are the kinds of which ours holds all there are.
+	read map[kind]bool
 	// foreign are the pools of others that matter: that have the wanted name, or addresses of the wanted range.
 	foreign []otherPool
 	// shared: somebody else uses MetalLB.
@@ -69,14 +71,22 @@ type look struct {
 	metalLB string
 }
 
+func newLook(hosted *hosted, wanted wanted) *look {
+	return &look{
+		hosted: hosted, wanted: wanted,
+		ours: map[kind][]*unstructured.Unstructured{}, versions: map[kind]string{}, read: map[kind]bool{},
+	}
+}
+
 // readOurs lists what was made for the attachment in all namespaces; served is false when the cluster has no such kind.
 func (l *look) readOurs(ctx context.Context, k kind) (served bool, err error) {
 	objects, version, err := l.hosted.all(ctx, k, "", metav1.ListOptions{LabelSelector: l.wanted.selector()})
 	if apierrors.IsNotFound(err) {
+		l.read[k] = true
 		return false, nil
 	}
 	if err == nil {
-		l.ours[k], l.versions[k] = objects, version
+		l.ours[k], l.versions[k], l.read[k] = objects, version, true
 	}
 	return true, err
 }
@@ -103,10 +113,11 @@ func (l *look) readPools(ctx context.Context) (served bool, err error) {
 		return true, l.hosted.budget.keep(costOf(nil))
 	})
 	if apierrors.IsNotFound(err) {
+		l.read[pools] = true
 		return false, nil
 	}
 	if err == nil {
-		l.versions[pools] = version
+		l.versions[pools], l.read[pools] = version, true
 	}
 	return true, err
 }

@@ -20,6 +20,8 @@ import (
 type Attachment struct {
 	// Key of the attachment in the management cluster. Objects in the hosted cluster bear it in their labels.
 	Key types.NamespacedName
+	// UID of the attachment: one that is made anew under its name is another one, and may be of another hosted cluster.
+	UID types.UID
 	// Spec as it was given: what is left out has the defaults.
 	Spec v1alpha1.AppsIngress
 	// Last is what was known last, over a restart too: its VIP stays while the hosted cluster cannot be asked. It
@@ -41,9 +43,12 @@ type Attachment struct {
 
 // Observation is what was seen in a hosted cluster.
 type Observation struct {
+	// UID of the attachment that it is about.
+	UID types.UID
 	// Status for the attachment. Whether its VIP may be published is somebody else's to say.
 	Status v1alpha1.AppsIngressStatus
-	// Removed, with Attachment.Remove: nothing of ours is left there, but what is Left on purpose, because others need it.
+	// Removed, with Attachment.Remove: nothing of ours is left there, but what is Left on purpose, because others need it. It
+	// is about what is wanted now: as soon as something else is, it is false until that was done.
 	Removed bool
 	// Left, with Attachment.Remove: what may still be there, each as "Service openshift-ingress/oooi-ingress". As far as is known:
 	// the names of the spec, when it cannot be asked. It is not to be changed.
@@ -60,6 +65,8 @@ type Config struct {
 	Log *slog.Logger
 	// Registerer gets the metrics.
 	Registerer prometheus.Registerer
+	// Lead tells whether this process may write at the moment; nil: it may. It is asked before each write, for Set may come late.
+	Lead func() bool
 	// Clock is time.Now unless given.
 	Clock func() time.Time
 }
@@ -82,6 +89,9 @@ type Runner struct {
 func New(config Config) *Runner {
 	if config.Clock == nil {
 		config.Clock = time.Now
+	}
+	if config.Lead == nil {
+		config.Lead = func() bool { return true }
 	}
 	if config.Changed == nil {
 		config.Changed = func() {}
@@ -134,18 +144,30 @@ func (r *Runner) Set(all []Attachment) {
 		a.Spec = *a.Spec.DeepCopy()
 		a.Addresses = slices.Clone(a.Addresses)
 		there[a.Key] = true
-		if w := r.workers[a.Key]; w != nil {
-			w.set(a)
+		if w := r.workers[a.Key]; w != nil && w.want.UID == a.UID {
+			if w.set(a) {
+				if o, known := r.observed[a.Key]; known {
+					o.Removed, o.Left = false, nil
+					r.observed[a.Key] = o
+				}
+			}
 			continue
 		}
+		r.drop(a.Key)
 		w := newWorker(r, a)
 		r.workers[a.Key] = w
 		r.start(w)
 	}
-	for key, w := range r.workers {
-		if there[key] {
-			continue
+	for key := range r.workers {
+		if !there[key] {
+			r.drop(key)
 		}
+	}
+}
+
+// drop stops and forgets a worker, if there is one. The lock is held.
+func (r *Runner) drop(key types.NamespacedName) {
+	if w := r.workers[key]; w != nil {
 		w.stop()
 		delete(r.workers, key)
 		delete(r.observed, key)
@@ -169,13 +191,14 @@ func (r *Runner) requestFailed(w *worker) {
 	}
 }
 
-// observe keeps what a worker saw, unless it was stopped, or given something else to do, in the meantime.
-func (r *Runner) observe(pass context.Context, w *worker, o Observation) {
+// observe keeps what a worker saw, unless it was stopped, or given something else to do, in the meantime; changed tells whether
+// it is new.
+func (r *Runner) observe(pass context.Context, w *worker, o Observation) (changed bool) {
 	r.mu.Lock()
 	last, known := r.observed[w.key]
 	if r.workers[w.key] != w || pass.Err() != nil || known && reflect.DeepEqual(last, o) {
 		r.mu.Unlock()
-		return
+		return false
 	}
 	r.observed[w.key] = o
 	r.metrics.observed(w.key, o.Status.Phase)
@@ -189,4 +212,5 @@ func (r *Runner) observe(pass context.Context, w *worker, o Observation) {
 			"vip", o.Status.ExternalIP, "message", o.Status.Message)
 	}
 	r.config.Changed()
+	return true
 }

@@ -50,6 +50,94 @@ func TestWhatIsNoChange(t *testing.T) {
 	}
 }
 
+// TestRemovedIsAboutWhatIsWantedNow: whoever takes the finalizer off must not see the removal of before, whatever was wanted in between.
+func TestRemovedIsAboutWhatIsWantedNow(t *testing.T) {
+	t.Parallel()
+	a := Attachment{UID: "1", Remove: true}
+	a.Key.Name = "a"
+	for _, test := range []struct {
+		name    string
+		between func(*Attachment)
+		removed bool
+	}{
+		{"nothing", func(*Attachment) {}, true},
+		{"what was known", func(a *Attachment) { a.Last.ExternalIP = "192.0.2.9" }, true},
+		{"enabled", func(a *Attachment) { a.Remove = false }, false},
+		{"held", func(a *Attachment) { a.Remove, a.Hold = false, true }, false},
+		{"waiting", func(a *Attachment) { a.Waiting = "why" }, false},
+		{"another spec", func(a *Attachment) { a.Spec.MetalLB.AddressPoolName = "other" }, false},
+	} {
+		r := New(Config{})
+		r.Set([]Attachment{a})
+		r.observed[a.Key] = Observation{UID: a.UID, Removed: true, Left: []string{"Namespace lb"}}
+		other := a
+		test.between(&other)
+		r.Set([]Attachment{other})
+		r.Set([]Attachment{a})
+		if o, known := r.Observed()[a.Key]; !known || o.Removed != test.removed {
+			t.Errorf("%s: %+v", test.name, o)
+		}
+	}
+}
+
+// TestAnotherUIDIsAnotherAttachment: nothing of the one before is known of it.
+func TestAnotherUIDIsAnotherAttachment(t *testing.T) {
+	t.Parallel()
+	h := newHub(t)
+	a := Attachment{UID: "1", Addresses: []string{"127.0.0.1"}, Port: 1, Last: v1alpha1.AppsIngressStatus{ExternalIP: "192.0.2.9"}}
+	a.Key.Name, a.Key.Namespace = "a", "clusters"
+	h.put(a)
+	if o := h.waitFor(a, degradedPhase, v1alpha1.ReasonHostedClusterAccessFailed, "192.0.2.9"); o.UID != "1" {
+		t.Errorf("%+v", o)
+	}
+	a.UID, a.Last = "2", v1alpha1.AppsIngressStatus{}
+	h.put(a)
+	if o := h.Observed()[a.Key]; o.UID == "1" {
+		t.Errorf("seen of the one before: %+v", o)
+	}
+	if o := h.waitFor(a, degradedPhase, v1alpha1.ReasonHostedClusterAccessFailed, ""); o.UID != "2" {
+		t.Errorf("%+v", o)
+	}
+}
+
+// TestTheSpecThatWasTakenOut: what was made has the names of before.
+func TestTheSpecThatWasTakenOut(t *testing.T) {
+	t.Parallel()
+	h := newHub(t)
+	a := Attachment{Addresses: []string{"127.0.0.1"}, Port: 1}
+	a.Key.Name, a.Key.Namespace = "a", "clusters"
+	a.Spec.MetalLB.AddressPoolName, a.Spec.Service.Name = "pool", "router"
+	h.put(a)
+	a.Spec, a.Remove = v1alpha1.AppsIngress{}, true
+	h.put(a)
+	h.waitFor(a, degradedPhase, v1alpha1.ReasonHostedClusterAccessFailed, "", "may be left there: Service openshift-ingress/router")
+}
+
+// TestBrake: setting up and taking away go on without a pause, what does not come to rest gets a longer one each time.
+func TestBrake(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(0, 0)
+	var changing, stepping brake
+	last := time.Duration(0)
+	for n := 1; n <= 100; n++ {
+		changing.change(now)
+		stepping.step()
+		interval := changing.interval()
+		now = now.Add(max(soonInterval, interval))
+		if n <= freeChanges && interval != 0 || n > freeChanges && (interval <= last && interval != backoffLast || interval > backoffLast) {
+			t.Errorf("%d changes: %s after %s", n, interval, last)
+		}
+		last = interval
+		if paused := stepping.interval() > 0; paused != (n > freeSteps) {
+			t.Errorf("%d steps: paused %v", n, paused)
+		}
+	}
+	changing.change(now.Add(calm))
+	if interval := changing.interval(); interval != 0 {
+		t.Errorf("calm, and yet a pause of %s", interval)
+	}
+}
+
 // TestMetrics of an attachment come with it, and go with it.
 func TestMetrics(t *testing.T) {
 	t.Parallel()

@@ -8,11 +8,9 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/densityops/oooi/api/v1alpha1"
@@ -47,7 +45,7 @@ type worker struct {
 	runner *Runner
 	key    types.NamespacedName
 
-	// want, interrupt and removed are under the lock of the Runner.
+	// want, interrupt and stop are under the lock of the Runner.
 	want      Attachment
 	interrupt context.CancelFunc // of the pass that runs
 	stop      context.CancelFunc
@@ -64,6 +62,7 @@ type worker struct {
 	watches  map[kind]*watching
 	backoff  time.Duration
 	spent    int64 // bytes that the last look read
+	brake    brake
 }
 
 // watching is one watch that runs, or ran.
@@ -81,16 +80,20 @@ func newWorker(r *Runner, a Attachment) *worker {
 	}
 }
 
-// set changes what is wanted. The lock is held.
-func (w *worker) set(a Attachment) {
+// set changes what is wanted, if it is something else. The lock is held.
+func (w *worker) set(a Attachment) (changed bool) {
+	if a.Remove && a.Spec.MetalLB.AddressPoolName == "" {
+		a.Spec = w.want.Spec // it was taken out of the attachment: what was made has the names of before
+	}
 	before := w.want
 	before.Last, a.Last = v1alpha1.AppsIngressStatus{}, v1alpha1.AppsIngressStatus{}
 	if reflect.DeepEqual(before, a) {
-		return
+		return false
 	}
 	w.want = a
 	w.interrupt()
 	signal(w.changed)
+	return true
 }
 
 // signal lets a goroutine know, once.
@@ -112,7 +115,7 @@ func (w *worker) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-w.changed:
-			w.backoff = 0
+			w.backoff, w.brake = 0, brake{}
 		case <-w.woken:
 			timer.Reset(max(0, w.soon()-time.Since(last)))
 			continue
@@ -163,6 +166,7 @@ func (w *worker) pass(ctx context.Context, a Attachment) time.Duration {
 	case ctx.Err() != nil:
 		return 0 // stopped, or something else is wanted, which was signalled
 	case errors.Is(err, errAgain):
+		w.brake.step()
 		return w.soon()
 	}
 	var p *problem
@@ -180,14 +184,17 @@ func (w *worker) pass(ctx context.Context, a Attachment) time.Duration {
 
 // wait is the time to the next look.
 func (w *worker) wait(a Attachment, p *problem) time.Duration {
+	if p != nil && p.soon {
+		w.brake.step()
+		return w.soon()
+	}
+	w.brake.steps = 0
 	if p != nil && p.phase == v1alpha1.PhaseDegraded {
 		w.backoff = min(max(backoffFirst, 2*w.backoff), backoffLast)
-		return jitter(w.backoff)
+		return max(jitter(w.backoff), w.soon())
 	}
 	w.backoff = 0
 	switch {
-	case p != nil && p.soon:
-		return w.soon()
 	case p != nil:
 		return max(jitter(pendingInterval), w.soon())
 	case a.Remove:
@@ -196,9 +203,47 @@ func (w *worker) wait(a Attachment, p *problem) time.Duration {
 	return max(jitter(readyInterval), w.soon())
 }
 
-// soon is the least time between two looks: longer when there was much to read, whose reading costs the hub.
+// soon is the least time between two looks. It is longer after one that had much to read, which costs the hub, and while
+// the hosted cluster keeps it busy.
 func (w *worker) soon() time.Duration {
-	return soonInterval + time.Duration(w.spent)*time.Second/bytesPerSecond
+	return max(soonInterval+time.Duration(w.spent)*time.Second/bytesPerSecond, w.brake.interval())
+}
+
+// brake is for hosted clusters that do not come to rest: each Observation that changed has the hub plan anew and write, and each look
+// costs requests.
+type brake struct {
+	// steps are the looks since the last that was not to be followed soon.
+	steps int
+	// changes are those of the Observation since it was calm.
+	changes int
+	changed time.Time // the last of them
+}
+
+const (
+	// freeSteps and freeChanges may follow each other without a pause: more than it takes from nothing to a VIP, or to
+	// its end.
+	freeSteps, freeChanges = 10, 30
+	// calm is how long an Observation stands that ends the count of changes. It is longer than the pause becomes.
+	calm = 2 * backoffLast
+)
+
+func (b *brake) step() { b.steps++ }
+
+// change counts one of the Observation.
+func (b *brake) change(now time.Time) {
+	if now.Sub(b.changed) > calm {
+		b.changes = 0
+	}
+	b.changes, b.changed = b.changes+1, now
+}
+
+// interval is the pause, which doubles.
+func (b *brake) interval() time.Duration {
+	n := max(b.steps-freeSteps, b.changes-freeChanges)
+	if n <= 0 {
+		return 0
+	}
+	return min(soonInterval<<min(n, 10), backoffLast)
 }
 
 // jitter makes a time up to a fifth shorter, so that clusters that failed together are not asked together.
@@ -215,13 +260,15 @@ func (w *worker) attempt(ctx context.Context, a Attachment, wanted wanted) error
 	hosted := w.hosted
 	hosted.begin()
 	defer func() { w.spent = hosted.budget.spent() }()
-	l := &look{hosted: hosted, wanted: wanted, ours: map[kind][]*unstructured.Unstructured{}, versions: map[kind]string{}}
+	l := newLook(hosted, wanted)
 	var err error
 	if a.Remove {
-		var left []string
-		left, err = l.remove(looking)
-		if left != nil || err == nil {
-			w.left = left
+		before := w.left
+		if before == nil {
+			before = wanted.mayBeThere()
+		}
+		if w.left, err = l.remove(looking); err != nil {
+			w.left = l.known(before)
 		}
 	} else {
 		err = l.run(looking)
@@ -234,7 +281,7 @@ func (w *worker) attempt(ctx context.Context, a Attachment, wanted wanted) error
 	}
 	if l.serviceRead {
 		given := vipOf(l.service)
-		w.status.ExternalIP, w.status.ExternalHostname = given.ip, given.hostname
+		w.status.ExternalIP, w.status.ExternalHostname = given.ip, cutTo(given.hostname, hostnameLength)
 	}
 	if ctx.Err() == nil {
 		w.watch(ctx, l)
@@ -242,29 +289,34 @@ func (w *worker) attempt(ctx context.Context, a Attachment, wanted wanted) error
 	return err
 }
 
-// report makes the Observation of a pass; nil: nothing is wrong.
+// report makes the Observation of a pass; nil: nothing is wrong. It is where texts of a hosted cluster get into the management cluster,
+// so all of them are bounded here.
 func (w *worker) report(ctx context.Context, a Attachment, wanted wanted, p *problem) {
-	o := Observation{}
-	switch {
-	case p != nil:
-		w.status.Phase, w.status.Reason, w.status.Message = p.phase, p.reason, p.message
-	case a.Remove:
-		w.status = v1alpha1.AppsIngressStatus{Phase: v1alpha1.PhasePending, Reason: v1alpha1.ReasonRemoving, Message: "all that was made in the hosted cluster is gone from it"}
-		if len(w.left) > 0 {
-			w.status.Message = "all that was made in the hosted cluster is gone from it, but what others may need: " + strings.Join(w.left, ", ")
-		}
-		o.Removed = true
-	default:
-		w.status.Phase, w.status.Reason = v1alpha1.PhaseReady, v1alpha1.ReasonReconciliationSucceeded
-		w.status.Message = fmt.Sprintf("%s has the VIP %s", services.String(wanted.Service.Namespace, wanted.Service.Name), w.status.ExternalIP)
-	}
-	o.Status = w.status
+	o := Observation{UID: a.UID, Removed: a.Remove && p == nil}
 	if a.Remove {
 		if o.Left = slices.Clone(w.left); w.left == nil && !o.Removed {
 			o.Left = wanted.mayBeThere()
 		}
 	}
-	w.runner.observe(ctx, w, o)
+	switch {
+	case p != nil:
+		w.status.Phase, w.status.Reason, w.status.Message = p.phase, p.reason, cutTo(p.message, causeLength)
+		if len(o.Left) > 0 {
+			w.status.Message += "; may be left there: " + some(o.Left)
+		}
+	case a.Remove:
+		w.status = v1alpha1.AppsIngressStatus{Phase: v1alpha1.PhasePending, Reason: v1alpha1.ReasonRemoving, Message: "all that was made in the hosted cluster is gone from it"}
+		if len(o.Left) > 0 {
+			w.status.Message += ", but what others may need: " + some(o.Left)
+		}
+	default:
+		w.status.Phase, w.status.Reason = v1alpha1.PhaseReady, v1alpha1.ReasonReconciliationSucceeded
+		w.status.Message = fmt.Sprintf("%s has the VIP %s", services.String(wanted.Service.Namespace, wanted.Service.Name), w.status.ExternalIP)
+	}
+	o.Status = w.status
+	if w.runner.observe(ctx, w, o) {
+		w.brake.change(w.runner.config.Clock())
+	}
 }
 
 // connect sees that there is a client, of the Secret as it is and for the addresses as they are.
@@ -302,6 +354,7 @@ func (w *worker) connect(ctx context.Context, a Attachment) error {
 	if err != nil {
 		return degraded(v1alpha1.ReasonHostedClusterAccessFailed, "%s: %s", name, cut(err.Error()))
 	}
+	hosted.lead = w.runner.config.Lead
 	w.hosted, w.dialled, w.secret = hosted, a, raw
 	return nil
 }
