@@ -1,10 +1,10 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -43,14 +43,22 @@ func (h *Hub) lookInto(result *plan.Result) {
 		h.lookAway()
 		return
 	}
+	h.deletingMu.Lock()
+	defer h.deletingMu.Unlock()
 	var all []appsingress.Attachment
+	there := map[types.UID]struct{}{}
 	for a := range attachmentsOf(result) {
+		has := slices.Contains(a.Object.Finalizers, v1alpha1.FinalizerAppsIngress)
+		_, released := h.released[a.Object.UID]
+		if has && released {
+			there[a.Object.UID] = struct{}{}
+		}
 		work := a.Apps
-		if work == nil || work.Gone || work.Waiting != "" && !work.Remove || !h.isMine(a) || !slices.Contains(a.Object.Finalizers, v1alpha1.FinalizerAppsIngress) {
+		if !has || released || work == nil || work.Gone || work.Waiting != "" && !work.Remove || !h.isMine(a) {
 			continue
 		}
 		attachment := appsingress.Attachment{
-			Key: a.Key(), Kubeconfig: work.Kubeconfig, Addresses: work.Addresses, Port: work.Port,
+			Key: a.Key(), UID: a.Object.UID, Kubeconfig: work.Kubeconfig, Addresses: work.Addresses, Port: work.Port,
 			Waiting: work.Waiting, Hold: work.Hold != "", Remove: work.Remove,
 		}
 		if spec := a.Object.Spec.AppsIngress; spec != nil {
@@ -61,12 +69,14 @@ func (h *Hub) lookInto(result *plan.Result) {
 		}
 		all = append(all, attachment)
 	}
+	h.released = there // the others have no finalizer any more, or are gone
 	h.looking = true
 	h.hosted.Set(all)
 }
 
 // lookAway lets go of all hosted clusters: another process has the lead, or nobody.
 func (h *Hub) lookAway() {
+	clear(h.remembered) // what others write counts from now on
 	if h.looking {
 		h.looking = false
 		h.hosted.Set(nil)
@@ -105,29 +115,77 @@ func (h *Hub) writeFinalizer(ctx context.Context, a *plan.Attachment, object *v1
 	case work == nil:
 		return nil
 	case !work.Remove && !has && work.Waiting == "" && work.Hold == "" && object.DeletionTimestamp.IsZero():
-		return h.setFinalizers(ctx, object, append(slices.Clone(object.Finalizers), v1alpha1.FinalizerAppsIngress))
+		_, err := h.setFinalizers(ctx, object, append(slices.Clone(object.Finalizers), v1alpha1.FinalizerAppsIngress))
+		return err
 	case !work.Remove || !has:
 		return nil
 	}
-	seen := h.hosted.Observed()[a.Key()]
-	if !a.Apps.Gone && !seen.Removed {
-		if object.DeletionTimestamp.IsZero() {
-			return nil // disabled: it is tried for as long as it takes
-		}
-		if left := h.patienceWith(object); left > 0 {
-			h.queue.AddAfter(infraOf(object), left)
-			return nil
-		}
-		h.sayLeft(object, seen)
+	free, left := h.release(object)
+	if !free {
+		return nil
 	}
-	return h.setFinalizers(ctx, object, slices.DeleteFunc(slices.Clone(object.Finalizers), func(f string) bool { return f == v1alpha1.FinalizerAppsIngress }))
+	finalizers := slices.DeleteFunc(slices.Clone(object.Finalizers), func(f string) bool { return f == v1alpha1.FinalizerAppsIngress })
+	if done, err := h.setFinalizers(ctx, object, finalizers); !done || err != nil {
+		h.keep(object)
+		return err
+	}
+	if left != nil {
+		h.sayLeft(object, *left)
+	}
+	return nil
 }
 
-// patienceWith is for how long a deletion may still be held up.
-func (h *Hub) patienceWith(object *v1alpha1.InfraClusterAttachment) time.Duration {
-	now := h.cfg.Clock()
+// release decides whether the finalizer goes from an attachment, and if so, that nothing more is made for it until that is
+// seen. Left is what was seen last of what stays behind; nil: nothing does.
+//
+// Who asks goes by a plan and by the object as the watch has it. Neither need be of now, so the newest plan has the word, and only
+// about the object as it was planned with: an attachment that was enabled again meanwhile keeps it.
+func (h *Hub) release(object *v1alpha1.InfraClusterAttachment) (free bool, left *appsingress.Observation) {
 	h.deletingMu.Lock()
 	defer h.deletingMu.Unlock()
+	a := planned(h.result.Load(), object.UID)
+	if a == nil || a.Apps == nil || !a.Apps.Remove || a.Object.Generation != object.Generation || a.Object.DeletionTimestamp.IsZero() != object.DeletionTimestamp.IsZero() {
+		return false, nil // the next plan is about it
+	}
+	seen := h.hosted.Observed()[a.Key()]
+	if seen.UID != object.UID {
+		seen = appsingress.Observation{}
+	}
+	if !a.Apps.Gone && !seen.Removed {
+		if object.DeletionTimestamp.IsZero() {
+			return false, nil // disabled: it is tried for as long as it takes
+		}
+		if patience := h.patienceWith(object); patience > 0 {
+			h.queue.AddAfter(infraOf(object), patience)
+			return false, nil
+		}
+		left = &seen
+	}
+	h.released[object.UID] = struct{}{}
+	return true, left
+}
+
+// keep undoes a release: the finalizer is still there.
+func (h *Hub) keep(object *v1alpha1.InfraClusterAttachment) {
+	h.deletingMu.Lock()
+	delete(h.released, object.UID)
+	h.deletingMu.Unlock()
+	h.world.notify() // what is to be made there goes on
+}
+
+// planned is an attachment in a plan; nil: it is not there.
+func planned(result *plan.Result, uid types.UID) *plan.Attachment {
+	for a := range attachmentsOf(result) {
+		if a.Object.UID == uid {
+			return a
+		}
+	}
+	return nil
+}
+
+// patienceWith is for how long a deletion may still be held up. The lock is held.
+func (h *Hub) patienceWith(object *v1alpha1.InfraClusterAttachment) time.Duration {
+	now := h.cfg.Clock()
 	since, known := h.deleting[object.UID]
 	if !known {
 		since = now
@@ -152,37 +210,32 @@ func (h *Hub) forgetDeleted(result *plan.Result) {
 	}
 }
 
-// sayLeft says what is left in a hosted cluster that could not be cleaned up in time.
+// sayLeft says what is left in a hosted cluster that could not be cleaned up in time, and why, in the words of the look that was
+// last.
 func (h *Hub) sayLeft(object *v1alpha1.InfraClusterAttachment, seen appsingress.Observation) {
-	left := "what apps ingress made there"
-	if len(seen.Left) > 0 {
-		left = strings.Join(seen.Left, ", ")
-	}
-	message := fmt.Sprintf("left in the hosted cluster %s/%s, which could not be cleaned up within %s: %s",
-		object.HostedClusterNamespace(), object.Spec.HostedClusterRef.Name, removalPatience, left)
-	if seen.Status.Message != "" {
-		message += " (" + seen.Status.Message + ")"
-	}
+	message := fmt.Sprintf("left in the hosted cluster %s/%s, which could not be cleaned up within %s: ",
+		object.HostedClusterNamespace(), object.Spec.HostedClusterRef.Name, removalPatience) +
+		cmp.Or(seen.Status.Message, "what apps ingress made there; nobody could look")
 	h.events.Event(object, corev1.EventTypeWarning, eventLeft, message)
 	h.cfg.Log.Warn("an attachment goes, and leaves something behind", "attachment", client.ObjectKeyFromObject(object).String(), "message", message)
 }
 
-// setFinalizers changes nothing else of an attachment, and only the version that was read.
-func (h *Hub) setFinalizers(ctx context.Context, object *v1alpha1.InfraClusterAttachment, finalizers []string) error {
+// setFinalizers changes nothing else of an attachment, and only the version that was read; done is false when there is another.
+func (h *Hub) setFinalizers(ctx context.Context, object *v1alpha1.InfraClusterAttachment, finalizers []string) (done bool, err error) {
 	changed := object.DeepCopy()
 	changed.Finalizers = finalizers
-	err := h.client.Patch(ctx, changed, client.MergeFromWithOptions(object, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldOwner))
+	err = h.client.Patch(ctx, changed, client.MergeFromWithOptions(object, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldOwner))
 	h.metrics.writes.Inc()
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil
+		return true, nil // and so it is gone
 	case apierrors.IsConflict(err):
 		h.queue.AddAfter(infraOf(object), firstRetry) // the watch is behind
-		return nil
+		return false, nil
 	case err != nil:
-		return fmt.Errorf("finalizer of InfraClusterAttachment %s: %w", client.ObjectKeyFromObject(object), err)
+		return false, fmt.Errorf("finalizer of InfraClusterAttachment %s: %w", client.ObjectKeyFromObject(object), err)
 	}
-	return nil
+	return true, nil
 }
 
 func infraOf(a *v1alpha1.InfraClusterAttachment) types.NamespacedName {

@@ -80,8 +80,8 @@ type Hub struct {
 	lock    *timedLock
 	elected atomic.Bool // by the election; leadsUntil is what counts
 	result  atomic.Pointer[plan.Result]
-	// remembered are the statuses that were planned last; the cache may lag behind. Owned by plan.
-	remembered map[types.NamespacedName]v1alpha1.InfraClusterAttachmentStatus
+	// remembered are the statuses that were planned last, by attachment; the cache may lag behind. Owned by plan.
+	remembered map[types.UID]v1alpha1.InfraClusterAttachmentStatus
 	// hosted acts inside hosted clusters.
 	hosted *appsingress.Runner
 	// looking: hosted has something to do. Owned by plan.
@@ -100,9 +100,12 @@ type Hub struct {
 	failuresMu sync.Mutex
 	failures   map[types.NamespacedName]*failure
 
-	// deleting says since when this process knows that an attachment is being deleted.
+	// deletingMu is held while orders for hosted are given, and while it is decided that a finalizer goes: never both at once.
 	deletingMu sync.Mutex
-	deleting   map[types.UID]time.Time
+	// deleting says since when this process knows that an attachment is being deleted.
+	deleting map[types.UID]time.Time
+	// released are the attachments whose finalizer is being taken off, or was: nothing is made for them any more.
+	released map[types.UID]struct{}
 }
 
 // failure is the last write of an Infra's children, if it failed.
@@ -149,8 +152,9 @@ func NewHub(cfg HubConfig) (*Hub, error) {
 		cfg: cfg, world: newWorld(c, asked, cfg.Log), client: writer,
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstRetry, lastRetry)),
-		remembered: map[types.NamespacedName]v1alpha1.InfraClusterAttachmentStatus{},
+		remembered: map[types.UID]v1alpha1.InfraClusterAttachmentStatus{},
 		deleting:   map[types.UID]time.Time{},
+		released:   map[types.UID]struct{}{},
 		wasAlive:   map[types.NamespacedName]bool{},
 		renewals:   map[types.NamespacedName]renewal{},
 		pending:    map[types.NamespacedName]time.Time{},
@@ -166,7 +170,7 @@ func NewHub(cfg HubConfig) (*Hub, error) {
 		LockConfig: resourcelock.ResourceLockConfig{Identity: cfg.Identity},
 	}, regained: h.world.notify}
 	h.hosted = appsingress.New(appsingress.Config{
-		Secret: h.secret, Changed: h.world.notify, Log: cfg.Log, Registerer: cfg.Registerer, Clock: cfg.Clock,
+		Secret: h.secret, Changed: h.world.notify, Log: cfg.Log, Registerer: cfg.Registerer, Clock: cfg.Clock, Lead: h.Leading,
 	})
 	h.metrics = newHubMetrics(cfg.Registerer, h.queue.Len)
 	if cfg.Workloads != nil {
@@ -343,9 +347,9 @@ func (h *Hub) recall(objects *plan.Objects) {
 	}
 	seen := h.hosted.Observed()
 	for i, a := range objects.Attachments {
-		key := client.ObjectKeyFromObject(a)
-		remembered, ok := h.remembered[key]
-		observed, looked := seen[key]
+		remembered, ok := h.remembered[a.UID]
+		observed, looked := seen[client.ObjectKeyFromObject(a)]
+		looked = looked && observed.UID == a.UID // one that was made anew may be of another hosted cluster
 		if !ok && !looked {
 			continue
 		}
@@ -367,7 +371,7 @@ func (h *Hub) remember(result *plan.Result) {
 	}
 	for _, infra := range result.Infras {
 		for _, a := range infra.Attachments {
-			h.remembered[a.Key()] = a.Status
+			h.remembered[a.Object.UID] = a.Status
 		}
 	}
 }
