@@ -107,6 +107,7 @@ func TestALyingClusterCostsTheOthersNothing(t *testing.T) {
 	page := func(w io.Writer, item string, n int) {
 		_, _ = fmt.Fprintf(w, `{"kind":"List","metadata":{"resourceVersion":"1","continue":"%d"},"items":[%s]}`, pages.Add(1), strings.TrimSuffix(strings.Repeat(item+",", n), ","))
 	}
+	mebibyte := `{"metadata":{"name":"a","annotations":{"a":"` + strings.Repeat("x", 1<<20) + `"}}},`
 	liars := []struct {
 		name, message string
 		answer        http.HandlerFunc
@@ -129,7 +130,7 @@ func TestALyingClusterCostsTheOthersNothing(t *testing.T) {
 		{"mebibytes", `the answer to "list ipaddresspools" has more than 2 MiB`, instead("ipaddresspools", func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, `{"items":[`)
 			for range 10_000 {
-				if _, err := fmt.Fprintf(w, `{"metadata":{"name":"a","annotations":{"a":%q}}},`, strings.Repeat("x", 1<<20)); err != nil {
+				if _, err := io.WriteString(w, mebibyte); err != nil {
 					return
 				}
 			}

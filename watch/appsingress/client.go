@@ -400,12 +400,16 @@ func stable(err error) string {
 		op       *net.OpError
 		expired  x509.CertificateInvalidError
 		dnsError *net.DNSError
+		timeout  net.Error
 	)
 	switch {
 	case errors.As(err, &expired) && expired.Reason == x509.Expired:
 		return fmt.Sprintf("x509: its certificate is valid from %s to %s only", expired.Cert.NotBefore.UTC().Format(time.RFC3339), expired.Cert.NotAfter.UTC().Format(time.RFC3339))
 	case errors.As(err, &dnsError):
 		return "lookup " + dnsError.Name + ": " + dnsError.Err
+	case errors.As(err, &timeout) && timeout.Timeout():
+		// Of connecting, the handshake and the request, which all have the same time, one runs out first by chance.
+		return errNoAnswer.Error()
 	case errors.As(err, &op):
 		plain := *op
 		plain.Source = nil

@@ -48,8 +48,7 @@ func (w wanted) instance(namespace string) *unstructured.Unstructured {
 	return w.object(metalLBs, namespace, instanceName, spec)
 }
 
-// operatorSubscription is the Subscription for MetalLB's operator, ours before others; nil: there is none. The first of the namespace that
-// would be ours counts before others.
+// operatorSubscription is the Subscription for MetalLB's operator, ours before those of others; nil: there is none.
 func (l *look) operatorSubscription(ctx context.Context) (found *unstructured.Unstructured, served bool, err error) {
 	_, err = l.hosted.list(ctx, subscriptions, "", metav1.ListOptions{}, func(s *unstructured.Unstructured, _ int) (bool, error) {
 		if name, _, _ := unstructured.NestedString(s.Object, "spec", "name"); name == operatorPackage && (found == nil || l.wanted.owns(s)) {

@@ -516,10 +516,8 @@ func (l *look) lastWarning(ctx context.Context) (string, error) {
 	text := ""
 	_, err := l.hosted.list(ctx, eventKind, l.service.GetNamespace(), metav1.ListOptions{FieldSelector: selector}, func(u *unstructured.Unstructured, _ int) (bool, error) {
 		var event corev1.Event
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &event); err != nil {
-			return true, nil // not one of MetalLB's
-		}
-		if !strings.Contains(event.Source.Component+event.ReportingController, "metallb") {
+		isEvent := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &event) == nil
+		if !isEvent || !strings.Contains(event.Source.Component+event.ReportingController, "metallb") {
 			return true, nil
 		}
 		at := event.LastTimestamp.Time
