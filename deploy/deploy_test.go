@@ -100,15 +100,16 @@ func TestKubeconfigsElsewhere(t *testing.T) {
 	}
 	_, text, _ := strings.Cut(string(readme), "```yaml\n")
 	text, _, _ = strings.Cut(text, "```")
-	folder, kubeconfigs := t.TempDir(), ""
-	if folder, err = filepath.EvalSymlinks(folder); err != nil {
+	folder, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
 		t.Fatal(err)
 	}
 	here, err := filepath.Abs("kubeconfigs")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if kubeconfigs, err = filepath.Rel(folder, here); err != nil {
+	kubeconfigs, err := filepath.Rel(folder, here)
+	if err != nil {
 		t.Fatal(err)
 	}
 	text = strings.NewReplacer("https://github.com/densityops/oooi//deploy/kubeconfigs?ref=RELEASE", kubeconfigs, "namespace: clusters", "namespace: elsewhere").Replace(text)
