@@ -354,13 +354,16 @@ func (w *appsSide) testConflicts(t *testing.T) {
 // testRemoval takes apps ingress away in every way.
 func (w *appsSide) testRemoval(t *testing.T) {
 	// A cannot be reached: its deletion takes the time that it may, and meanwhile the leader dies.
-	if err := w.a.APIServer.Freeze(); err != nil {
-		t.Fatal(err)
-	}
-	w.deleteAttachment(t, w.a)
-	w.awaitCondition(t, clusterA, v1alpha1.ConditionAppsIngressReady, metav1.ConditionFalse, v1alpha1.ReasonRemoving)
-	w.closed(t, clusterA)
-	w.killLeader(t)
+	t.Run("one of two", func(t *testing.T) {
+		w.undisturbed(t, clusterB, appsVIPB)
+		if err := w.a.APIServer.Freeze(); err != nil {
+			t.Fatal(err)
+		}
+		w.deleteAttachment(t, w.a)
+		w.awaitCondition(t, clusterA, v1alpha1.ConditionAppsIngressReady, metav1.ConditionFalse, v1alpha1.ReasonRemoving)
+		w.closed(t, clusterA)
+		w.killLeader(t)
+	})
 
 	w.edit(t, w.b, "enabled", false)
 	w.awaitEmpty(t, w.b)

@@ -402,6 +402,9 @@ func stable(err error) string {
 		dnsError *net.DNSError
 		timeout  net.Error
 	)
+	if errors.As(err, &wrapped) {
+		err = wrapped.Err
+	}
 	switch {
 	case errors.As(err, &expired) && expired.Reason == x509.Expired:
 		return fmt.Sprintf("x509: its certificate is valid from %s to %s only", expired.Cert.NotBefore.UTC().Format(time.RFC3339), expired.Cert.NotAfter.UTC().Format(time.RFC3339))
@@ -414,8 +417,6 @@ func stable(err error) string {
 		plain := *op
 		plain.Source = nil
 		return plain.Error()
-	case errors.As(err, &wrapped):
-		err = wrapped.Err
 	}
 	return changing.ReplaceAllString(err.Error(), "…")
 }
