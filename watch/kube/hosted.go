@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -81,6 +82,29 @@ func (h *Hub) lookAway() {
 		h.looking = false
 		h.hosted.Set(nil)
 	}
+}
+
+// published are the VIPs that the last plan published; for a process that leads since a moment ago, those that the statuses tell of.
+func (h *Hub) published(attachments []*v1alpha1.InfraClusterAttachment) map[types.NamespacedName]netip.Addr {
+	vips := map[types.NamespacedName]netip.Addr{}
+	if last := h.result.Load(); last != nil && h.looking {
+		for a := range attachmentsOf(last) {
+			if a.VIP().IsValid() {
+				vips[a.Key()] = a.VIP()
+			}
+		}
+		return vips
+	}
+	for _, a := range attachments {
+		s := a.Status.AppsIngressStatus
+		if s == nil || s.Reason == v1alpha1.ReasonExternalIPDiscoveryFailed || s.Reason == v1alpha1.ReasonMetalLBInstallFailed {
+			continue
+		}
+		if vip, err := netip.ParseAddr(s.ExternalIP); err == nil {
+			vips[client.ObjectKeyFromObject(a)] = vip
+		}
+	}
+	return vips
 }
 
 // isMine is false for an attachment of another Infra than the only one of this hub.

@@ -173,3 +173,21 @@ func TestNothingIsMadeWhileAFinalizerGoes(t *testing.T) {
 	h.lookInto(resultOf(without, plan.AppsWork{}))
 	h.look(t, enabled)
 }
+
+// TestPublished: what the last plan published counts; a process that leads since a moment ago goes by the statuses.
+func TestPublished(t *testing.T) {
+	t.Parallel()
+	h := leadingHub(t)
+	object := attached("1", 1)
+	object.Status.AppsIngressStatus = &v1alpha1.AppsIngressStatus{Phase: v1alpha1.PhaseDegraded, Reason: v1alpha1.ReasonHostedClusterAccessFailed, ExternalIP: "192.0.2.9"}
+	refused := attached("2", 1)
+	refused.Name = "b"
+	refused.Status.AppsIngressStatus = &v1alpha1.AppsIngressStatus{Phase: v1alpha1.PhaseDegraded, Reason: v1alpha1.ReasonExternalIPDiscoveryFailed, ExternalIP: "192.0.2.9"}
+	if got, want := fmt.Sprint(h.published([]*v1alpha1.InfraClusterAttachment{object, refused})), "map[clusters/a:192.0.2.9]"; got != want {
+		t.Errorf("after a start: got %s, want %s", got, want)
+	}
+	h.look(t, resultOf(object, plan.AppsWork{})) // which publishes nothing
+	if got := h.published([]*v1alpha1.InfraClusterAttachment{object, refused}); len(got) > 0 {
+		t.Errorf("after a plan that publishes nothing: %v", got)
+	}
+}

@@ -265,10 +265,11 @@ func (h *Hub) planOnChange(ctx context.Context) error {
 
 func (h *Hub) plan() {
 	objects := h.world.objects()
+	published := h.published(objects.Attachments)
 	h.recall(&objects)
 	result := plan.Plan(plan.Input{
 		Objects: objects, Leases: h.world.liveLeases(objects.Infras, h.cfg.Clock()), Limits: plan.ClusterLimits,
-		Unwritten: h.workloads.unwrittenServices(),
+		Published: published, Unwritten: h.workloads.unwrittenServices(),
 	})
 	h.remember(result)
 	h.result.Store(result)
