@@ -132,6 +132,15 @@ func (l *look) find(k kind, namespace, name string) *unstructured.Unstructured {
 	return nil
 }
 
+// serving is the Service whose VIP counts: the wanted one, and while there is none the one of ours that another name was wanted of
+// before. Nothing comes in its place until the wanted one can be made.
+func (l *look) serving() *unstructured.Unstructured {
+	if before := l.ours[services]; l.service == nil && len(before) > 0 {
+		return before[0]
+	}
+	return l.service
+}
+
 // run makes the steps up to the first that is not done, which is the error: nil, the VIP is there.
 func (l *look) run(ctx context.Context) error {
 	ready, err := l.readyNode(ctx)
@@ -334,12 +343,13 @@ func (l *look) makeRoom(ctx context.Context, pool *unstructured.Unstructured) er
 
 // isGivenElsewhere tells whether MetalLB gave our Service an address of these pools which is not in a range.
 func (l *look) isGivenElsewhere(addresses string, there *unstructured.Unstructured, old []*unstructured.Unstructured) bool {
-	given := vipOf(l.service)
+	service := l.serving()
+	given := vipOf(service)
 	if given.ip == "" || isInRange(given.ip, addresses) {
 		return false
 	}
 	return slices.ContainsFunc(annotationsAllocated, func(key string) bool {
-		from := l.service.GetAnnotations()[key]
+		from := service.GetAnnotations()[key]
 		return from != "" && (there != nil && from == there.GetName() ||
 			slices.ContainsFunc(old, func(p *unstructured.Unstructured) bool { return p.GetName() == from }))
 	})
@@ -347,10 +357,11 @@ func (l *look) isGivenElsewhere(addresses string, there *unstructured.Unstructur
 
 // remake takes our Service away; the next look makes it anew.
 func (l *look) remake(ctx context.Context, why string) error {
-	if err := l.hosted.remove(ctx, services, l.service); err != nil {
+	service := l.serving()
+	if err := l.hosted.remove(ctx, services, service); err != nil {
 		return l.refused(err, v1alpha1.ReasonIngressServiceFailed)
 	}
-	p := pending(v1alpha1.ReasonWaitingForExternalIP, "%s is made anew: %s", services.of(l.service), why)
+	p := pending(v1alpha1.ReasonWaitingForExternalIP, "%s is made anew: %s", services.of(service), why)
 	p.soon = true
 	return p
 }

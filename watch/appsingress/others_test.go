@@ -1,6 +1,7 @@
 package appsingress
 
 import (
+	"slices"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -63,6 +64,44 @@ spec:
 		if there := c.there(o.kind, o.namespace, o.name); there == nil || there.GetResourceVersion() != versions[o.name] {
 			t.Errorf("%s was touched: %v", o.kind.String(o.namespace, o.name), there)
 		}
+	}
+}
+
+// TestAnotherName: the Service of before counts until that of the new name can be made, and goes before its pool changes.
+func TestAnotherName(t *testing.T) {
+	t.Parallel()
+	const ingress = "openshift-ingress"
+	c, h := newCluster(t), newHub(t)
+	c.ready()
+	a := c.attachment(h, "a")
+	h.put(a)
+	c.until(services, ingress, "oooi-ingress", "there", isThere)
+	c.announce(ingress, "oooi-ingress", `{"ip":"192.0.2.200"}`)
+	h.waitFor(a, readyPhase, v1alpha1.ReasonReconciliationSucceeded, "192.0.2.200")
+
+	c.apply("apiVersion: v1\nkind: Service\nmetadata: {name: mine, namespace: openshift-ingress}\nspec: {ports: [{name: http, port: 80}]}\n")
+	h.forget()
+	a.Spec.Service.Name = "mine"
+	h.put(a)
+	h.waitFor(a, degradedPhase, v1alpha1.ReasonIngressServiceFailed, "192.0.2.200", "Service openshift-ingress/mine belongs to somebody else")
+	for _, s := range h.seen(a) {
+		if s.ExternalIP != "192.0.2.200" {
+			t.Errorf("in between the VIP is gone: %+v", s)
+		}
+	}
+
+	c.patch(services, ingress, "oooi-ingress", `{"metadata":{"annotations":{"metallb.universe.tf/ip-allocated-from-pool":"a-apps"}}}`)
+	mark := c.mark()
+	a.Spec.Service.Name, a.Spec.MetalLB.IPAddressPoolRange = "other", "192.0.2.220-192.0.2.221"
+	h.put(a)
+	c.until(services, ingress, "oooi-ingress", "gone", isGone)
+	c.until(services, ingress, "other", "there", isThere)
+	var order []string
+	for _, r := range c.requests(mark, func(r controlplane.Request) bool { return r.Agent == "oooi" && r.Write() }) {
+		order = append(order, r.Verb+" "+r.Resource+" "+r.Name)
+	}
+	if want := []string{"delete services oooi-ingress", "patch ipaddresspools a-apps", "patch services other"}; !slices.Equal(order, want) {
+		t.Errorf("writes %q, want %q", order, want)
 	}
 }
 

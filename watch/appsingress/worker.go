@@ -280,7 +280,7 @@ func (w *worker) attempt(ctx context.Context, a Attachment, wanted wanted) error
 		err = &requestError{what: "look", err: fmt.Errorf("no end of it within %s", lookTime)}
 	}
 	if l.serviceRead {
-		given := vipOf(l.service)
+		given := vipOf(l.serving())
 		w.status.ExternalIP, w.status.ExternalHostname = given.ip, cutTo(given.hostname, hostnameLength)
 	}
 	if ctx.Err() == nil {
