@@ -41,6 +41,9 @@ const (
 // errNoAnswer: the API server did not answer in time.
 var errNoAnswer = fmt.Errorf("no answer within %s", requestTime)
 
+// errUnheld: there is something to be written, and it may not be yet.
+var errUnheld = errors.New("nothing may be made yet")
+
 // requestError is a request to a hosted cluster that failed.
 type requestError struct {
 	what  string
@@ -60,6 +63,7 @@ type hosted struct {
 	where     string
 	failed    func()
 	lead      func() bool // whether anything may be written; nil: yes
+	unheld    bool        // nothing may be written, as nothing would take it away
 	// decoding has room for those who decode. It is held for that alone, never while a server is waited for: one that hangs
 	// must keep nobody else from looking.
 	decoding chan struct{}
@@ -214,6 +218,9 @@ func (k kind) path(namespace, name string) []string {
 func (h *hosted) do(ctx context.Context, what string, write bool, request *rest.Request, decode func(raw []byte) error) error {
 	if write && h.lead != nil && !h.lead() {
 		return errAgain // by then there will be other orders
+	}
+	if write && h.unheld {
+		return errUnheld
 	}
 	bounded, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()

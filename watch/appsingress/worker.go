@@ -55,6 +55,7 @@ type worker struct {
 	// What follows is the goroutine's own.
 	status   v1alpha1.AppsIngressStatus // last, whose VIP stays
 	left     []string                   // of the last look, nil before
+	made     bool                       // something of ours was seen there, or is to be made
 	hosted   *hosted
 	dialled  Attachment // that hosted was made for
 	secret   []byte     // that hosted was made of
@@ -173,6 +174,9 @@ func (w *worker) pass(ctx context.Context, a Attachment) time.Duration {
 	switch {
 	case err == nil:
 	case errors.As(err, &p):
+	case errors.Is(err, errUnheld):
+		w.made = true
+		p = pending(v1alpha1.ReasonWaitingForExternalIP, "what the VIP needs is about to be made in the hosted cluster")
 	case w.hosted == nil:
 		p = degraded(v1alpha1.ReasonHostedClusterAccessFailed, "%s", err)
 	default:
@@ -258,6 +262,7 @@ func (w *worker) attempt(ctx context.Context, a Attachment, wanted wanted) error
 	looking, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	hosted := w.hosted
+	hosted.unheld = a.Unheld
 	hosted.begin()
 	defer func() { w.spent = hosted.budget.spent() }()
 	l := newLook(hosted, wanted)
@@ -273,7 +278,7 @@ func (w *worker) attempt(ctx context.Context, a Attachment, wanted wanted) error
 	} else {
 		err = l.run(looking)
 		if names := l.names(removable...); len(names) > 0 {
-			w.left = names
+			w.left, w.made = names, true
 		}
 	}
 	if looking.Err() != nil && ctx.Err() == nil {
@@ -292,7 +297,7 @@ func (w *worker) attempt(ctx context.Context, a Attachment, wanted wanted) error
 // report makes the Observation of a pass; nil: nothing is wrong. It is where texts of a hosted cluster get into the management cluster,
 // so all of them are bounded here.
 func (w *worker) report(ctx context.Context, a Attachment, wanted wanted, p *problem) {
-	o := Observation{UID: a.UID, Removed: a.Remove && p == nil}
+	o := Observation{UID: a.UID, Made: w.made, Removed: a.Remove && p == nil}
 	if a.Remove {
 		if o.Left = slices.Clone(w.left); w.left == nil && !o.Removed {
 			o.Left = wanted.mayBeThere()

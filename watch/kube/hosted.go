@@ -55,12 +55,12 @@ func (h *Hub) lookInto(result *plan.Result) {
 			there[a.Object.UID] = struct{}{}
 		}
 		work := a.Apps
-		if !has || released || work == nil || work.Gone || work.Waiting != "" && !work.Remove || !h.isMine(a) {
+		if released || work == nil || work.Gone || work.Waiting != "" && !work.Remove || !h.isMine(a) {
 			continue
 		}
 		attachment := appsingress.Attachment{
 			Key: a.Key(), UID: a.Object.UID, Kubeconfig: work.Kubeconfig, Addresses: work.Addresses, Port: work.Port,
-			Waiting: work.Waiting, Hold: work.Hold != "", Remove: work.Remove,
+			Waiting: work.Waiting, Hold: work.Hold != "", Unheld: !has, Remove: work.Remove,
 		}
 		if spec := a.Object.Spec.AppsIngress; spec != nil {
 			attachment.Spec = *spec
@@ -138,7 +138,10 @@ func (h *Hub) writeFinalizer(ctx context.Context, a *plan.Attachment, object *v1
 	switch work := a.Apps; {
 	case work == nil:
 		return nil
-	case !work.Remove && !has && work.Waiting == "" && work.Hold == "" && object.DeletionTimestamp.IsZero():
+	case !work.Remove && !has && object.DeletionTimestamp.IsZero():
+		if seen := h.hosted.Observed()[a.Key()]; seen.UID != object.UID || !seen.Made {
+			return nil // nothing is there, and nothing to be made yet
+		}
 		_, err := h.setFinalizers(ctx, object, append(slices.Clone(object.Finalizers), v1alpha1.FinalizerAppsIngress))
 		return err
 	case !work.Remove || !has:
