@@ -61,10 +61,6 @@ const (
 	FinalizerAppsIngress = "hostedcluster.densityops.com/apps-ingress"
 	// AppsServiceName is the name of the Service in the hosted cluster, unless the attachment names another.
 	AppsServiceName = "oooi-ingress"
-	// AnnotationAddressPool asks MetalLB for an address of one pool. It is the older spelling, which all releases read.
-	AnnotationAddressPool = "metallb.universe.tf/address-pool"
-	// AnnotationAddressPoolNewer says the same to newer releases only.
-	AnnotationAddressPoolNewer = "metallb.io/address-pool"
 	// ExternalServiceSuffix is the end of the name of each public Service.
 	ExternalServiceSuffix = "-proxy-external"
 	// VLANAccount is the name of the ServiceAccount of VLAN pods, of its RoleBinding and of the ClusterRole that it is

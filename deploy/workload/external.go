@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -12,12 +11,8 @@ import (
 	"github.com/densityops/oooi/api/v1alpha1"
 )
 
-const (
-	// httpsPort is the one that is public.
-	httpsPort = 443
-	// ownKeys is what all keys begin with that are oooi's own.
-	ownKeys = "hostedcluster.densityops.com/"
-)
+// httpsPort is the one that is public.
+const httpsPort = 443
 
 // External is one attachment with public names.
 type External struct {
@@ -52,29 +47,13 @@ func (b *builder) externalService(e External) Object {
 	service := b.service(v1alpha1.ExternalServiceName(e.Attachment), []corev1.ServicePort{port})
 	service.Spec.Type = corev1.ServiceTypeLoadBalancer
 
-	labels := theirs(e.Labels)
+	labels := v1alpha1.ServiceLabels(e.Labels)
 	maps.Copy(labels, service.Labels)
 	labels[v1alpha1.LabelAttachment] = v1alpha1.LabelValue(e.Attachment)
 	service.Labels = labels
 
-	annotations := theirs(e.Annotations)
-	if e.AddressPool != "" {
-		delete(annotations, v1alpha1.AnnotationAddressPoolNewer)
-		annotations[v1alpha1.AnnotationAddressPool] = e.AddressPool
-	}
-	if len(annotations) > 0 {
+	if annotations := v1alpha1.ServiceAnnotations(e.Annotations, e.AddressPool); len(annotations) > 0 {
 		service.Annotations = annotations
 	}
 	return service
-}
-
-// theirs are the labels or annotations that a user may set.
-func theirs(wanted map[string]string) map[string]string {
-	kept := map[string]string{}
-	for key, value := range wanted {
-		if !strings.HasPrefix(key, ownKeys) {
-			kept[key] = value
-		}
-	}
-	return kept
 }

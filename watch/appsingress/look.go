@@ -348,7 +348,7 @@ func (l *look) isGivenElsewhere(addresses string, there *unstructured.Unstructur
 	if given.ip == "" || isInRange(given.ip, addresses) {
 		return false
 	}
-	return slices.ContainsFunc(annotationsAllocated, func(key string) bool {
+	return slices.ContainsFunc(v1alpha1.AnnotationsAllocatedFromPool, func(key string) bool {
 		from := service.GetAnnotations()[key]
 		return from != "" && (there != nil && from == there.GetName() ||
 			slices.ContainsFunc(old, func(p *unstructured.Unstructured) bool { return p.GetName() == from }))

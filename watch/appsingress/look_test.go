@@ -88,7 +88,7 @@ lastTimestamp: "2026-01-01T00:00:00Z"
 		c.patch(services, ingress, service, `{"spec":{"selector":{"app":"stolen"}},"metadata":{"annotations":{"metallb.universe.tf/address-pool":"other"}}}`)
 		after := c.until(services, ingress, service, "as it was", func(u *unstructured.Unstructured) bool {
 			selector, _, _ := unstructured.NestedStringMap(u.Object, "spec", "selector")
-			return len(selector) == 1 && selector[routerLabel] == "default" && u.GetAnnotations()[annotationPool] == "a-apps"
+			return len(selector) == 1 && selector[routerLabel] == "default" && u.GetAnnotations()["metallb.universe.tf/address-pool"] == "a-apps"
 		})
 		if after.GetAnnotations()["example.com/of"] != "somebody" {
 			t.Errorf("the annotation of somebody else is gone: %v", after.GetAnnotations())
@@ -127,11 +127,11 @@ lastTimestamp: "2026-01-01T00:00:00Z"
 	})
 	t.Run("labels, annotations and ports of the spec come and go", func(t *testing.T) {
 		a.Spec.Service.Labels = map[string]string{"example.com/team": "red", labelManagedBy: "me"}
-		a.Spec.Service.Annotations = map[string]string{"example.com/a": "b", annotationPool: "other", annotationPoolNew: "other"}
+		a.Spec.Service.Annotations = map[string]string{"example.com/a": "b", "metallb.universe.tf/address-pool": "other", "metallb.io/address-pool": "other"}
 		a.Spec.Ports.HTTPS = 8443
 		h.put(a)
 		s := c.until(services, ingress, service, "with a label", func(u *unstructured.Unstructured) bool { return u.GetLabels()["example.com/team"] == "red" })
-		if s.GetLabels()[labelManagedBy] != managedBy || s.GetAnnotations()[annotationPool] != "a-apps" || s.GetAnnotations()["example.com/a"] != "b" || s.GetAnnotations()[annotationPoolNew] != "" {
+		if s.GetLabels()[labelManagedBy] != managedBy || s.GetAnnotations()["metallb.universe.tf/address-pool"] != "a-apps" || s.GetAnnotations()["example.com/a"] != "b" || s.GetAnnotations()["metallb.io/address-pool"] != "" {
 			t.Errorf("ours do not win: %v %v", s.GetLabels(), s.GetAnnotations())
 		}
 		a.Spec.Service.Labels, a.Spec.Service.Annotations, a.Spec.Ports.HTTPS = nil, nil, 0
@@ -202,7 +202,9 @@ lastTimestamp: "2026-01-01T00:00:00Z"
 		h.waitFor(a, pendingPhase, v1alpha1.ReasonWaitingForExternalIP, "192.0.2.221", "no IPAddressPool metallb-system/theirs")
 		c.apply(foreignPool("theirs", "192.0.2.240/29"))
 		before := c.there(pools, metalLB, "theirs").GetResourceVersion()
-		s := c.until(services, "other-ingress", "router", "for the other pool", func(u *unstructured.Unstructured) bool { return u.GetAnnotations()[annotationPool] == "theirs" })
+		s := c.until(services, "other-ingress", "router", "for the other pool", func(u *unstructured.Unstructured) bool {
+			return u.GetAnnotations()["metallb.universe.tf/address-pool"] == "theirs"
+		})
 		c.until(pools, metalLB, "b-apps", "gone", isGone)
 		c.until(l2Advertisements, metalLB, "advertise-b-apps", "gone", isGone)
 		h.waitFor(a, readyPhase, v1alpha1.ReasonReconciliationSucceeded, vipOf(s).ip)

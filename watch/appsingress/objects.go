@@ -53,18 +53,10 @@ func (k kind) of(object *unstructured.Unstructured) string {
 const (
 	labelManagedBy = "app.kubernetes.io/managed-by"
 	managedBy      = "oooi"
-	// annotationPool is the older spelling, which all versions of MetalLB read.
-	annotationPool = "metallb.universe.tf/address-pool"
-	// annotationPoolNew is the newer one: it is nobody's to give, for it would win in the versions that know it.
-	annotationPoolNew = "metallb.io/address-pool"
 
-	defaultServiceName      = "oooi-ingress"
 	defaultServiceNamespace = "openshift-ingress"
 	routerLabel             = "ingresscontroller.operator.openshift.io/deployment-ingresscontroller"
 )
-
-// annotationsAllocated say which pool MetalLB took an address from, older spelling first.
-var annotationsAllocated = []string{"metallb.universe.tf/ip-allocated-from-pool", "metallb.io/ip-allocated-from-pool"}
 
 // wanted is what one attachment wants, with the defaults filled in.
 type wanted struct {
@@ -80,7 +72,7 @@ func withDefaults(key types.NamespacedName, spec v1alpha1.AppsIngress) wanted {
 		w.MetalLB.L2AdvertisementName = "advertise-" + w.MetalLB.AddressPoolName
 	}
 	if w.Service.Name == "" {
-		w.Service.Name = defaultServiceName
+		w.Service.Name = v1alpha1.AppsServiceName
 	}
 	if w.Service.Namespace == "" {
 		w.Service.Namespace = defaultServiceNamespace
@@ -166,19 +158,10 @@ func (w wanted) service() *unstructured.Unstructured {
 		spec["loadBalancerClass"] = class
 	}
 	u := w.object(services, w.Service.Namespace, w.Service.Name, spec)
-	all := maps.Clone(w.Service.Labels)
-	if all == nil {
-		all = map[string]string{}
-	}
-	maps.Copy(all, w.labels())
-	u.SetLabels(all)
-	annotations := maps.Clone(w.Service.Annotations)
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
-	delete(annotations, annotationPoolNew)
-	annotations[annotationPool] = w.MetalLB.AddressPoolName
-	u.SetAnnotations(annotations)
+	labels := v1alpha1.ServiceLabels(w.Service.Labels)
+	maps.Copy(labels, w.labels())
+	u.SetLabels(labels)
+	u.SetAnnotations(v1alpha1.ServiceAnnotations(w.Service.Annotations, w.MetalLB.AddressPoolName))
 	return u
 }
 
