@@ -41,7 +41,7 @@ type InfraClusterAttachmentList struct {
 // InfraClusterAttachmentSpec says which hosted cluster goes on which VLAN under which domain.
 //
 // +kubebuilder:validation:XValidation:rule=`self.?controlPlaneNamespace.orValue("") != "" || size(self.hostedClusterRef.name) + size(self.hostedClusterRef.namespace) < 63`,fieldPath=".controlPlaneNamespace",message="is derived as <hostedClusterRef.namespace>-<hostedClusterRef.name>, which has more than 63 characters here: HyperShift cannot have made that namespace, so give the real one"
-// +kubebuilder:validation:XValidation:rule=`!has(self.appsIngress) || !(self.appsIngress.?service.?name.orValue("oooi-ingress") in ["oauth-openshift", "ignition-server-proxy", "konnectivity-server", self.?apiServerService.orValue("kube-apiserver")])`,fieldPath=".appsIngress.service.name",message="is the name of a target of the control plane: choose another"
+// +kubebuilder:validation:XValidation:rule=`!self.?appsIngress.?enabled.orValue(false) || !(self.appsIngress.?service.?name.orValue("oooi-ingress") in ["oauth-openshift", "ignition-server-proxy", "konnectivity-server", self.?apiServerService.orValue("kube-apiserver")])`,fieldPath=".appsIngress.service.name",message="is the name of a target of the control plane: choose another"
 type InfraClusterAttachmentSpec struct {
 	// InfraRef names the Infra. It may change: the cluster moves to the other VLAN.
 	InfraRef InfraReference `json:"infraRef"`

@@ -146,7 +146,7 @@ func (c *checker) appsIngress(apps *AppsIngress) {
 // appsTarget checks that the Service in the hosted cluster has a name of its own: filter chains are named after their target.
 func (c *checker) appsTarget(apps *AppsIngress, apiServer string) {
 	name := cmp.Or(apps.Service.Name, AppsServiceName)
-	if name == cmp.Or(apiServer, "kube-apiserver") || slices.Contains(otherTargets, name) {
+	if apps.Enabled && (name == cmp.Or(apiServer, "kube-apiserver") || slices.Contains(otherTargets, name)) {
 		c.add("", ReasonInvalid, "spec.appsIngress.service.name", "%s is the name of a target of the control plane: choose another", name)
 	}
 }

@@ -255,10 +255,13 @@ func TestAttachmentValidate(t *testing.T) {
 			a.Spec.AppsIngress = &AppsIngress{MetalLB: AppsMetalLB{IPAddressPoolRange: "192.0.2.9-192.0.2.1"}}
 		}, []string{`- Invalid spec.appsIngress.metallb.ipAddressPoolRange: "192.0.2.9-192.0.2.1" is reversed: write 192.0.2.1-192.0.2.9`}},
 		{"apps under the name of a target", func(a *InfraClusterAttachment) {
-			a.Spec.AppsIngress = &AppsIngress{Service: AppsService{Name: "kube-apiserver"}}
+			a.Spec.AppsIngress = &AppsIngress{Enabled: true, MetalLB: AppsMetalLB{AddressPoolName: "a"}, Service: AppsService{Name: "kube-apiserver"}}
 		}, []string{"- Invalid spec.appsIngress.service.name: kube-apiserver is the name of a target of the control plane"}},
+		{"apps that are off under the name of a target", func(a *InfraClusterAttachment) {
+			a.Spec.AppsIngress = &AppsIngress{Service: AppsService{Name: "kube-apiserver"}}
+		}, nil},
 		{"an API server under the name of apps", func(a *InfraClusterAttachment) {
-			a.Spec.APIServerService, a.Spec.AppsIngress = "oooi-ingress", &AppsIngress{}
+			a.Spec.APIServerService, a.Spec.AppsIngress = "oooi-ingress", &AppsIngress{Enabled: true, MetalLB: AppsMetalLB{AddressPoolName: "a"}}
 		}, []string{"- Invalid spec.appsIngress.service.name: oooi-ingress is the name of a target of the control plane"}},
 		{"one port for both", func(a *InfraClusterAttachment) {
 			a.Spec.AppsIngress = &AppsIngress{Ports: AppsPorts{HTTP: 443}}

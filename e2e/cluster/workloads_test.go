@@ -671,7 +671,8 @@ func TestHubWithoutRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.deploy(t)
-	without := func(kind, name, resource string) {
+	// without takes the rights on a resource from a role, and restore gives them back.
+	without := func(kind, name, resource string) (restore func()) {
 		t.Helper()
 		role, err := s.fetch(t.Context(), refers("rbac.authorization.k8s.io/v1", kind, name))
 		if err != nil {
@@ -681,31 +682,34 @@ func TestHubWithoutRights(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		kept := slices.DeleteFunc(rules, func(rule any) bool {
+		kept := slices.DeleteFunc(slices.Clone(rules), func(rule any) bool {
 			resources, _, _ := unstructured.NestedStringSlice(rule.(map[string]any), "resources")
 			return slices.Contains(resources, resource)
 		})
 		if len(kept) == len(rules) {
 			t.Fatalf("%s %s has no rule for %s", kind, name, resource)
 		}
-		text, err := json.Marshal(map[string]any{"rules": kept})
-		if err != nil {
-			t.Fatal(err)
+		set := func(rules []any) {
+			text, err := json.Marshal(map[string]any{"rules": rules})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.patch(t, role, string(text))
 		}
-		s.patch(t, role, string(text))
+		set(kept)
+		return func() { set(rules) }
 	}
-	without("ClusterRole", "oooi-hub", "deployments")
-	without("Role", "oooi-system/oooi-leader", "pods")
+	mayWrite := without("ClusterRole", "oooi-hub", "deployments")
+	mayReadItself := without("Role", "oooi-system/oooi-leader", "pods")
 	s.hubOfPod(t).start(t)
 	s.apply(t, s.plainInfra("first", s.vlan(1)), plainAttachment("first", "hcp"))
 	within(t, "children and statuses", s.children("first/first", true),
 		s.says("InfraClusterAttachment", "first/hcp", v1alpha1.ConditionReady, "False ControlPlaneNamespaceNotFound"),
 		s.says("Infra", "first/first", v1alpha1.ConditionVLANPodsReady, "False WorkloadNotWritten", "own pod oooi-system/", "forbidden"))
-	s.deploy(t)
-	without("ClusterRole", "oooi-hub", "deployments")
+	mayReadItself()
 	within(t, "the own pod to be read",
 		s.says("Infra", "first/first", v1alpha1.ConditionVLANPodsReady, "False WorkloadNotWritten", "cannot be read"), s.gone(shared("first/first")[0]))
 	s.startPods(t)
-	s.deploy(t)
+	mayWrite()
 	afterReturn(t, "everything", s.podsReady("first/first", "oooi:latest"))
 }

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -96,7 +97,10 @@ func (h *Hub) published(attachments []*v1alpha1.InfraClusterAttachment) map[type
 		return vips
 	}
 	for _, a := range attachments {
-		s := a.Status.AppsIngressStatus
+		s, apps := a.Status.AppsIngressStatus, a.Spec.AppsIngress
+		if apps == nil || !apps.Enabled || !a.DeletionTimestamp.IsZero() || meta.IsStatusConditionFalse(a.Status.Conditions, v1alpha1.ConditionAccepted) {
+			continue // what it shows is not published, though it may still be there
+		}
 		if s == nil || s.Reason == v1alpha1.ReasonExternalIPDiscoveryFailed || s.Reason == v1alpha1.ReasonMetalLBInstallFailed {
 			continue
 		}

@@ -183,7 +183,15 @@ func TestPublished(t *testing.T) {
 	refused := attached("2", 1)
 	refused.Name = "b"
 	refused.Status.AppsIngressStatus = &v1alpha1.AppsIngressStatus{Phase: v1alpha1.PhaseDegraded, Reason: v1alpha1.ReasonExternalIPDiscoveryFailed, ExternalIP: "192.0.2.9"}
-	if got, want := fmt.Sprint(h.published([]*v1alpha1.InfraClusterAttachment{object, refused})), "map[clusters/a:192.0.2.9]"; got != want {
+	removed := attached("3", 1)
+	removed.Name, removed.Status.AppsIngressStatus = "c", object.Status.AppsIngressStatus
+	leftOut := attached("4", 1)
+	leftOut.Name, leftOut.Status.AppsIngressStatus = "d", object.Status.AppsIngressStatus
+	leftOut.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse}}
+	for _, a := range []*v1alpha1.InfraClusterAttachment{object, refused, leftOut} {
+		a.Spec.AppsIngress = &v1alpha1.AppsIngress{Enabled: true}
+	}
+	if got, want := fmt.Sprint(h.published([]*v1alpha1.InfraClusterAttachment{object, refused, removed, leftOut})), "map[clusters/a:192.0.2.9]"; got != want {
 		t.Errorf("after a start: got %s, want %s", got, want)
 	}
 	h.look(t, resultOf(object, plan.AppsWork{})) // which publishes nothing

@@ -260,7 +260,19 @@ func TestOwnedByTellsWhoseAnObjectIs(t *testing.T) {
 	want := f.infras[f.key("a")]
 	controlled := want.byKey[workloadKey{"PodDisruptionBudget", types.NamespacedName{Namespace: "a", Name: "a-vlan"}}]
 	shared := want.byKey[workloadKey{"ServiceAccount", types.NamespacedName{Namespace: "a", Name: v1alpha1.VLANAccount}}]
+	service := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}}
+	service.OwnerReferences = controlled.object.GetOwnerReferences()
+	public := &wantedObject{key: workloadKey{"Service", types.NamespacedName{Namespace: "a", Name: "hcp-proxy-external"}}, object: service}
 	yes := true
+	of := func(infra string) []metav1.OwnerReference {
+		return []metav1.OwnerReference{{Kind: "Infra", Name: infra, UID: types.UID(infra), Controller: &yes}}
+	}
+	if err := ownedBy(want.infra, public, &corev1.Service{ObjectMeta: metav1.ObjectMeta{OwnerReferences: of("b"), DeletionTimestamp: &metav1.Time{}}}); err == nil || !strings.Contains(err.Error(), "belongs to Infra b") {
+		t.Errorf("a public Service of another Infra: %v", err)
+	}
+	if err := ownedBy(want.infra, public, &corev1.Service{ObjectMeta: metav1.ObjectMeta{OwnerReferences: of("b"), DeletionTimestamp: &metav1.Time{Time: time.Now()}}}); err == nil || !strings.Contains(err.Error(), "which the attachment has left") {
+		t.Errorf("a public Service of the Infra of before, which is going: %v", err)
+	}
 	for _, c := range []struct {
 		name   string
 		wanted *wantedObject

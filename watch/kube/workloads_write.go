@@ -178,6 +178,8 @@ func ownedBy(infra *v1alpha1.Infra, wanted *wantedObject, there client.Object) e
 		return nil
 	case controller != nil && controller.Kind == "Infra" && controller.Name == infra.Name && wanted.isControlled():
 		return fmt.Errorf("%s belongs to an Infra of this name that is gone: it is written anew when the garbage collector has taken it away", wanted.key)
+	case controller != nil && wanted.isPublic() && controller.Kind == "Infra" && !there.GetDeletionTimestamp().IsZero():
+		return fmt.Errorf("%s is still that of Infra %s, which the attachment has left: it is made anew when it is gone", wanted.key, controller.Name)
 	case controller != nil:
 		return &notOursError{wanted.key, controller.Kind + " " + controller.Name, wanted.namedAfter()}
 	}
