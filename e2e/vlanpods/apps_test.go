@@ -210,7 +210,7 @@ func (w *appsSide) testDrift(t *testing.T) {
 			return w.a.has(ctx, adResource, hosted.MetalLBNamespace, "advertise-example-hcp-a-apps", "example-hcp-a-apps", "spec", "ipAddressPools")
 		}},
 		{"the selector", func(ctx context.Context) error {
-			return w.a.has(ctx, serviceResource, hosted.IngressNamespace, "oooi-ingress", "default", "spec", "selector", hosted.RouterLabel)
+			return w.a.has(ctx, serviceResource, hosted.IngressNamespace, "oooi-ingress", fmt.Sprintf("map[%s:default]", hosted.RouterLabel), "spec", "selector")
 		}},
 		{"the pool of the Service", func(ctx context.Context) error {
 			return w.a.has(ctx, serviceResource, hosted.IngressNamespace, "oooi-ingress", "example-hcp-a-apps", "metadata", "annotations", "metallb.universe.tf/address-pool")

@@ -193,13 +193,14 @@ func isAsWanted(there, wanted *unstructured.Unstructured) bool {
 	return true
 }
 
-// holds tells whether a value has all of another: each key of a map, each entry of a list of maps. Other lists are the same, or not.
+// holds tells whether a value has all of another: each key of a map, each entry of a list of maps. Other lists are the same, or not;
+// and so are selectors, where more is something else.
 func holds(there, wanted any) bool {
 	switch wanted := wanted.(type) {
 	case map[string]any:
 		there, ok := there.(map[string]any)
 		for k, v := range wanted {
-			ok = ok && holds(there[k], v)
+			ok = ok && (k == "selector" && reflect.DeepEqual(there[k], v) || k != "selector" && holds(there[k], v))
 		}
 		return ok
 	case []any:

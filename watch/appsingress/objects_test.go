@@ -104,6 +104,7 @@ spec:
 		{"a port more that was ours", strings.Replace(all, "[{", "[{name: x, port: 81, protocol: TCP}, {", 1), strings.Replace(owned, `"f:ports":{`, `"f:ports":{"k:{\"port\":81,\"protocol\":\"TCP\"}":{},`, 1), false},
 		{"another label", strings.Replace(all, "a: b", "a: c", 1), owned, false},
 		{"another selector", strings.Replace(all, "router", "stolen", 1), owned, false},
+		{"a selector more", strings.Replace(all, "router", "router, x: y", 1), owned, false},
 		{"no port", strings.Replace(all, "port: 80", "port: 81", 1), owned, false},
 		{"nothing", "{}", owned, false},
 	} {

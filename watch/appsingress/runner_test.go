@@ -136,6 +136,18 @@ func TestBrake(t *testing.T) {
 	if interval := changing.interval(); interval != 0 {
 		t.Errorf("calm, and yet a pause of %s", interval)
 	}
+	var waking brake // by a watch, whatever the looks find
+	for n := 1; n <= 100; n++ {
+		waking.wake(now)
+		now = now.Add(max(soonInterval, waking.interval()))
+		if paused := waking.interval() > 0; paused != (n > freeWakes) {
+			t.Errorf("%d looks that a watch asked for: paused %v", n, paused)
+		}
+	}
+	waking.wake(now.Add(calm))
+	if interval := waking.interval(); interval != 0 {
+		t.Errorf("silence, and yet a pause of %s", interval)
+	}
 }
 
 // TestMetrics of an attachment come with it, and go with it.

@@ -111,6 +111,7 @@ func (w *worker) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var last time.Time
+	woken := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -118,9 +119,14 @@ func (w *worker) run(ctx context.Context) {
 		case <-w.changed:
 			w.backoff, w.brake = 0, brake{}
 		case <-w.woken:
+			woken = true
 			timer.Reset(max(0, w.soon()-time.Since(last)))
 			continue
 		case <-timer.C:
+		}
+		if woken {
+			woken = false
+			w.brake.wake(w.runner.config.Clock())
 		}
 		pass, cancel := context.WithCancel(ctx)
 		w.runner.mu.Lock()
@@ -221,13 +227,16 @@ type brake struct {
 	// changes are those of the Observation since it was calm.
 	changes int
 	changed time.Time // the last of them
+	// wakes are the looks that a watch asked for since it was calm.
+	wakes int
+	woken time.Time // the last of them
 }
 
 const (
-	// freeSteps and freeChanges may follow each other without a pause: more than it takes from nothing to a VIP, or to
-	// its end.
-	freeSteps, freeChanges = 10, 30
-	// calm is how long an Observation stands that ends the count of changes. It is longer than the pause becomes.
+	// freeSteps, freeChanges and freeWakes may follow each other without a pause: more than it takes from nothing to a VIP, or to
+	// its end, and than a person does.
+	freeSteps, freeChanges, freeWakes = 10, 30, 60
+	// calm is how long an Observation stands, or a watch is silent, that ends the count. It is longer than the pause becomes.
 	calm = 2 * backoffLast
 )
 
@@ -241,9 +250,17 @@ func (b *brake) change(now time.Time) {
 	b.changes, b.changed = b.changes+1, now
 }
 
+// wake counts a look that a watch asked for.
+func (b *brake) wake(now time.Time) {
+	if now.Sub(b.woken) > calm {
+		b.wakes = 0
+	}
+	b.wakes, b.woken = b.wakes+1, now
+}
+
 // interval is the pause, which doubles.
 func (b *brake) interval() time.Duration {
-	n := max(b.steps-freeSteps, b.changes-freeChanges)
+	n := max(b.steps-freeSteps, b.changes-freeChanges, b.wakes-freeWakes)
 	if n <= 0 {
 		return 0
 	}

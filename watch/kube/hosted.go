@@ -101,6 +101,9 @@ func (h *Hub) published(attachments []*v1alpha1.InfraClusterAttachment) map[type
 		if apps == nil || !apps.Enabled || !a.DeletionTimestamp.IsZero() || meta.IsStatusConditionFalse(a.Status.Conditions, v1alpha1.ConditionAccepted) {
 			continue // what it shows is not published, though it may still be there
 		}
+		if c := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionAppsIngressReady); c != nil && c.Reason == v1alpha1.ReasonRemoving {
+			continue
+		}
 		if s == nil || s.Reason == v1alpha1.ReasonExternalIPDiscoveryFailed || s.Reason == v1alpha1.ReasonMetalLBInstallFailed {
 			continue
 		}

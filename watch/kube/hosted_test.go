@@ -188,10 +188,13 @@ func TestPublished(t *testing.T) {
 	leftOut := attached("4", 1)
 	leftOut.Name, leftOut.Status.AppsIngressStatus = "d", object.Status.AppsIngressStatus
 	leftOut.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse}}
-	for _, a := range []*v1alpha1.InfraClusterAttachment{object, refused, leftOut} {
+	going := attached("5", 1)
+	going.Name, going.Status.AppsIngressStatus = "e", object.Status.AppsIngressStatus
+	going.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAppsIngressReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonRemoving}}
+	for _, a := range []*v1alpha1.InfraClusterAttachment{object, refused, leftOut, going} {
 		a.Spec.AppsIngress = &v1alpha1.AppsIngress{Enabled: true}
 	}
-	if got, want := fmt.Sprint(h.published([]*v1alpha1.InfraClusterAttachment{object, refused, removed, leftOut})), "map[clusters/a:192.0.2.9]"; got != want {
+	if got, want := fmt.Sprint(h.published([]*v1alpha1.InfraClusterAttachment{object, refused, removed, leftOut, going})), "map[clusters/a:192.0.2.9]"; got != want {
 		t.Errorf("after a start: got %s, want %s", got, want)
 	}
 	h.look(t, resultOf(object, plan.AppsWork{})) // which publishes nothing
