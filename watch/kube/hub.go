@@ -269,7 +269,7 @@ func (h *Hub) plan() {
 	h.recall(&objects)
 	result := plan.Plan(plan.Input{
 		Objects: objects, Leases: h.world.liveLeases(objects.Infras, h.cfg.Clock()), Limits: plan.ClusterLimits,
-		Published: published, Unwritten: h.workloads.unwrittenServices(),
+		Published: published, ByHostUnknown: h.byHostUnknown(objects.Infras), Unwritten: h.workloads.unwrittenServices(),
 	})
 	h.remember(result)
 	h.result.Store(result)

@@ -38,6 +38,9 @@ const (
 const (
 	// keyAnnotation is the public key that the process's frames on the VLAN are signed with.
 	keyAnnotation = "hostedcluster.densityops.com/peer-key"
+	// routesAnnotation names the kinds of routes that the process knows besides those by server name and source, separated by
+	// commas. A process of an older release refuses a ProxyServer with others, as a whole.
+	routesAnnotation, routesByHost = "hostedcluster.densityops.com/routes", "by-host"
 	// vlanAnnotation is the process's VLANReport.
 	vlanAnnotation = "hostedcluster.densityops.com/vlan"
 )
@@ -339,7 +342,7 @@ func (r *Reporter) renew(ctx context.Context, rep Report, now time.Time) error {
 	seconds := int32(servingDuration / time.Second)
 	renewed := metav1.NewMicroTime(now)
 	lease.Labels = map[string]string{servingLabel: v1alpha1.LabelValue(rep.Infra.Name), v1alpha1.LabelInfra: v1alpha1.LabelValue(rep.Infra.Name)}
-	lease.Annotations = map[string]string{}
+	lease.Annotations = map[string]string{routesAnnotation: routesByHost}
 	if r.cfg.Key != nil {
 		lease.Annotations[keyAnnotation] = base64.StdEncoding.EncodeToString(r.cfg.Key)
 	}

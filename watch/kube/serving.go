@@ -39,6 +39,30 @@ func (h *Hub) processes(infra types.NamespacedName) map[string]*VLANReport {
 	h.world.mu.Lock()
 	defer h.world.mu.Unlock()
 	alive := map[string]*VLANReport{}
+	for process, lease := range h.alive(infra) {
+		alive[process] = readVLANReport(lease)
+	}
+	return alive
+}
+
+// byHostUnknown tells of each Infra that has a serving process of an older release, which knows no routes by Host.
+func (h *Hub) byHostUnknown(infras []*v1alpha1.Infra) map[types.NamespacedName]bool {
+	h.world.mu.Lock()
+	defer h.world.mu.Unlock()
+	unknown := map[types.NamespacedName]bool{}
+	for _, infra := range infras {
+		for _, lease := range h.alive(client.ObjectKeyFromObject(infra)) {
+			if !slices.Contains(strings.Split(lease.Annotations[routesAnnotation], ","), routesByHost) {
+				unknown[client.ObjectKeyFromObject(infra)] = true
+			}
+		}
+	}
+	return unknown
+}
+
+// alive are the Leases of the processes that serve an Infra, by process. The lock of the world is held.
+func (h *Hub) alive(infra types.NamespacedName) map[string]*coordinationv1.Lease {
+	alive := map[string]*coordinationv1.Lease{}
 	for key, lease := range h.world.serving {
 		if key.Namespace != infra.Namespace || lease.Labels[servingLabel] != v1alpha1.LabelValue(infra.Name) {
 			continue
@@ -49,7 +73,7 @@ func (h *Hub) processes(infra types.NamespacedName) map[string]*VLANReport {
 		}
 		lives, judged := h.wasAlive[key]
 		if lives || !judged && h.holds(key, lease) {
-			alive[process] = readVLANReport(lease)
+			alive[process] = lease
 		}
 	}
 	return alive
@@ -165,7 +189,8 @@ func (h *Hub) renewed(key types.NamespacedName, lease *coordinationv1.Lease) boo
 // sameHolder ignores renewals: whether a Lease has run out is looked at every few seconds.
 func sameHolder(old, renewed *coordinationv1.Lease) bool {
 	return equality.Semantic.DeepEqual(old.Spec.HolderIdentity, renewed.Spec.HolderIdentity) &&
-		old.Labels[servingLabel] == renewed.Labels[servingLabel] && old.Annotations[vlanAnnotation] == renewed.Annotations[vlanAnnotation]
+		old.Labels[servingLabel] == renewed.Labels[servingLabel] && old.Annotations[vlanAnnotation] == renewed.Annotations[vlanAnnotation] &&
+		old.Annotations[routesAnnotation] == renewed.Annotations[routesAnnotation]
 }
 
 // servingChanged tells whether a serving process has stopped or begun to renew since it was last looked. A watch may be

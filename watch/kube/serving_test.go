@@ -5,9 +5,11 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/densityops/oooi/api/v1alpha1"
 )
@@ -124,5 +126,32 @@ func TestWordsOfAVLANAreWrittenSeldom(t *testing.T) {
 		if got := last.renewAfter(c.vlan); got != c.want {
 			t.Errorf("%s: after %s, want %s", c.name, got, c.want)
 		}
+	}
+}
+
+// TestRoutesByHost wait for every process that lives.
+func TestRoutesByHost(t *testing.T) {
+	infra := &v1alpha1.Infra{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "a"}}
+	h := &Hub{world: &world{serving: map[types.NamespacedName]*coordinationv1.Lease{}}, wasAlive: map[types.NamespacedName]bool{}}
+	unknown := func() bool {
+		return h.byHostUnknown([]*v1alpha1.Infra{infra})[client.ObjectKeyFromObject(infra)]
+	}
+	if unknown() {
+		t.Error("nobody serves, and somebody does not know them")
+	}
+	for _, process := range []string{"new", "old"} {
+		lease := servingLease(servingName("a", process), "a", process, nil)
+		if process == "new" {
+			lease.Annotations[routesAnnotation] = "something,by-host"
+		}
+		key := client.ObjectKeyFromObject(lease)
+		h.world.serving[key], h.wasAlive[key] = lease, true
+		if unknown() != (process == "old") {
+			t.Errorf("with the process %s: %v", process, unknown())
+		}
+	}
+	h.wasAlive[types.NamespacedName{Namespace: "clusters", Name: servingName("a", "old")}] = false
+	if unknown() {
+		t.Error("a process that is gone counts")
 	}
 }

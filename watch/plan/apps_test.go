@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/densityops/oooi/api/v1alpha1"
@@ -228,6 +229,27 @@ func TestWhoHadTheVIPKeepsIt(t *testing.T) {
 		}
 		if got := cmp.Or(strings.Join(published, ", "), "none"); got != tc.want {
 			t.Errorf("%s after %v: published are the apps of %s, want %s", tc.change, tc.published, got, tc.want)
+		}
+	}
+}
+
+// TestPort80WaitsForOldServers: a server of an older release would refuse all routes of its Infra because of one by Host.
+func TestPort80WaitsForOldServers(t *testing.T) {
+	s := change(t, readExample(t), "testdata/rule06-vip.in.yaml")
+	for _, old := range []bool{false, true} {
+		r := plan.Plan(plan.Input{Objects: s.objects, ByHostUnknown: map[types.NamespacedName]bool{{Namespace: "clusters", Name: "tenant-vlan100"}: old}})
+		ports := map[int32]bool{}
+		for _, b := range r.Infras[0].Proxy.Spec.Backends {
+			for _, port := range b.Ports {
+				ports[port] = ports[port] || strings.HasPrefix(b.Hostname, "*.apps.")
+			}
+		}
+		if !ports[443] || ports[80] == old {
+			t.Errorf("with servers of before %v: apps on 443 %v, on 80 %v", old, ports[443], ports[80])
+		}
+		c := meta.FindStatusCondition(attachmentOf(t, r, "example-hcp-a").Status.Conditions, v1alpha1.ConditionAppsIngressReady)
+		if said := strings.Contains(c.Message, "port 80"); said != old {
+			t.Errorf("with servers of before %v: %s", old, c.Message)
 		}
 	}
 }

@@ -80,7 +80,7 @@ func buildProxy(infra *Infra) *v1alpha1.ProxyServer {
 	p.Spec.Backends = make([]v1alpha1.Backend, 0, len(infra.Attachments)*backendsPerAttachment)
 	for _, a := range infra.Attachments {
 		if a.LeftOut == nil {
-			p.Spec.Backends = append(p.Spec.Backends, backendsOf(a)...)
+			p.Spec.Backends = append(p.Spec.Backends, backendsOf(a, !infra.byHostUnknown)...)
 		}
 	}
 	return p
@@ -88,7 +88,7 @@ func buildProxy(infra *Infra) *v1alpha1.ProxyServer {
 
 // backendsOf are the routes of one attachment: five names, and the aliases with and without a server name once
 // a source is known (product rules 8 and 9).
-func backendsOf(a *Attachment) []v1alpha1.Backend {
+func backendsOf(a *Attachment, byHost bool) []v1alpha1.Backend {
 	backend := func(role string, t target, ports ...int32) v1alpha1.Backend {
 		return v1alpha1.Backend{
 			Name:            v1alpha1.BackendName(a.Object.Name, role),
@@ -116,9 +116,10 @@ func backendsOf(a *Attachment) []v1alpha1.Backend {
 	}
 	if a.vip.IsValid() {
 		https, http := appsTargets(a)
-		backends = append(backends,
-			named("*.apps", backend("apps-https", https, portHTTPS)),
-			named("*.apps", backend("apps-http", http, portHTTP)))
+		backends = append(backends, named("*.apps", backend("apps-https", https, portHTTPS)))
+		if byHost {
+			backends = append(backends, named("*.apps", backend("apps-http", http, portHTTP)))
+		}
 	}
 	if a.external() != nil && a.externalPort != 0 {
 		for _, name := range a.publicNames() {

@@ -81,6 +81,9 @@ func newIndex(in Input) *index {
 		w.vmis[v.Namespace] = append(w.vmis[v.Namespace], v)
 	}
 	w.addInfras(o)
+	for _, infra := range w.infras {
+		infra.byHostUnknown = in.ByHostUnknown[infra.Key()]
+	}
 	return w
 }
 

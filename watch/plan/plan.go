@@ -24,6 +24,8 @@ type Input struct {
 	// Published are the VIPs that the plan before this one published, by attachment: of two that show one address, the one that has it
 	// keeps it.
 	Published map[types.NamespacedName]netip.Addr
+	// ByHostUnknown are the Infras with a server that knows no routes by Host yet: port 80 waits for its upgrade.
+	ByHostUnknown map[types.NamespacedName]bool
 	// Unwritten are the public Services that cannot be written, and why.
 	Unwritten map[types.NamespacedName]Refusal
 }
@@ -66,7 +68,8 @@ type Infra struct {
 	// Disputed are the addresses that Machines of two attachments show, with their claimants (rule 11).
 	Disputed map[netip.Addr][]Claim
 
-	cidr netip.Prefix
+	cidr          netip.Prefix
+	byHostUnknown bool
 	// withdrawn are components taken out of service by a conflict with another Infra.
 	withdrawn map[v1alpha1.Component]bool
 	problems  []v1alpha1.Problem

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/densityops/oooi/api/v1alpha1"
@@ -29,6 +30,9 @@ func reportAttachment(infra *Infra, a *Attachment, w *index) {
 	reportSources(a)
 	reportPublishing(infra, a, w)
 	pending := reportApps(a)
+	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionAppsIngressReady); c != nil && infra.byHostUnknown && a.vip.IsValid() {
+		c.Message += "; port 80 of the proxy waits until every VLAN pod runs the release of the hub"
+	}
 	reportExternal(infra, a, w)
 	slices.SortStableFunc(s.Conditions, func(x, y metav1.Condition) int { return strings.Compare(x.Type, y.Type) })
 	if a.LeftOut != nil { // nothing else matters
