@@ -355,7 +355,7 @@ func (b *builder) target(backend *v1alpha1.Backend, owner *core.Metadata) (*targ
 		return t, nil
 	}
 	if t == nil {
-		chain, err := buildChain(name, owner)
+		chain, err := buildChain(name, owner, idleTimeout)
 		if err != nil {
 			return nil, err
 		}

@@ -73,11 +73,9 @@ func buildOwner(owner string) (*core.Metadata, error) {
 //
 // The name alone does not tell the tenant, as an attachment can become another tenant's. The chain takes only endpoints of the
 // owner that it was made for, so that a cluster that is older or newer than the listener gives it none.
-func buildChain(target string, owner *core.Metadata) (*listenerv3.FilterChain, error) {
-	return buildChainWith(target, owner, idleTimeout)
-}
-
-func buildChainWith(target string, owner *core.Metadata, idle time.Duration) (*listenerv3.FilterChain, error) {
+//
+// A connection without a byte for as long as idle is ended.
+func buildChain(target string, owner *core.Metadata, idle time.Duration) (*listenerv3.FilterChain, error) {
 	config, err := marshalAny(&tcpproxy.TcpProxy{
 		StatPrefix:       target,
 		ClusterSpecifier: &tcpproxy.TcpProxy_Cluster{Cluster: target},

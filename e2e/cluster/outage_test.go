@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -92,7 +93,7 @@ func TestAPIAway(t *testing.T) {
 			v := w.vlan
 			known, err := v.lease(t.Context(), 1)
 			must(t, err)
-			within(t, "what is served to be kept", serving.keeps("kubernetes", v.address(118)))
+			within(t, "what is served to be kept", serving.keepsGenerations(w.generations))
 			stop := w.asking(t, false)
 
 			way.take(t, s)
@@ -239,6 +240,33 @@ func (p *process) keeps(texts ...string) func(context.Context) error {
 		for _, text := range texts {
 			if !strings.Contains(string(kept), text) {
 				return fmt.Errorf("%s does not hold %s", p.kept(), text)
+			}
+		}
+		return nil
+	}
+}
+
+// keepsGenerations is a condition: what is kept for a start without the API are the children of these generations, by kind.
+func (p *process) keepsGenerations(want map[string]int64) func(context.Context) error {
+	return func(context.Context) error {
+		raw, err := os.ReadFile(p.kept())
+		if err != nil {
+			return err
+		}
+		type child struct{ Metadata metav1.ObjectMeta }
+		var kept struct {
+			Children []struct{ DHCP, DNS, Proxy child }
+		}
+		if err := json.Unmarshal(raw, &kept); err != nil {
+			return err
+		}
+		if len(kept.Children) != 1 {
+			return fmt.Errorf("%d Infras are kept", len(kept.Children))
+		}
+		c := kept.Children[0]
+		for kind, child := range map[string]child{"DHCPServer": c.DHCP, "DNSServer": c.DNS, "ProxyServer": c.Proxy} {
+			if child.Metadata.Generation != want[kind] {
+				return fmt.Errorf("the %s of generation %d is kept, not %d", kind, child.Metadata.Generation, want[kind])
 			}
 		}
 		return nil

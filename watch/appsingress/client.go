@@ -3,14 +3,11 @@ package appsingress
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"net/url"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -41,8 +38,8 @@ const (
 // errNoAnswer: the API server did not answer in time.
 var errNoAnswer = fmt.Errorf("no answer within %s", requestTime)
 
-// errUnheld: there is something to be written, and it may not be yet.
-var errUnheld = errors.New("nothing may be made yet")
+// errUnfinalized: there is something to be written, and it may not be yet.
+var errUnfinalized = errors.New("nothing may be made yet")
 
 // requestError is a request to a hosted cluster that failed.
 type requestError struct {
@@ -57,13 +54,13 @@ func (e *requestError) Unwrap() error { return e.err }
 // hosted is a client of one hosted cluster. It has its own transport, so that none of client-go's outlives it, and decodes what
 // it reads itself: client-go takes whatever comes, and unfolds it.
 type hosted struct {
-	access    *access
-	rest      rest.Interface
-	transport *http.Transport
-	where     string
-	failed    func()
-	lead      func() bool // whether anything may be written; nil: yes
-	unheld    bool        // nothing may be written, as nothing would take it away
+	access      *access
+	rest        rest.Interface
+	transport   *http.Transport
+	where       string
+	failed      func()
+	lead        func() bool // whether anything may be written; nil: yes
+	unfinalized bool        // nothing may be written, as nothing would take it away
 	// decoding has room for those who decode. It is held for that alone, never while a server is waited for: one that hangs
 	// must keep nobody else from looking.
 	decoding chan struct{}
@@ -219,8 +216,8 @@ func (h *hosted) do(ctx context.Context, what string, write bool, request *rest.
 	if write && h.lead != nil && !h.lead() {
 		return errAgain // by then there will be other orders
 	}
-	if write && h.unheld {
-		return errUnheld
+	if write && h.unfinalized {
+		return errUnfinalized
 	}
 	bounded, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
@@ -394,60 +391,4 @@ func (h *hosted) cause(err error, now time.Time) string {
 		text = fmt.Sprintf("it refuses the %s of the kubeconfig (%s)", h.access.credential, text)
 	}
 	return cut(fmt.Sprintf("API server %s at %s: %s", h.access.server.Host, h.where, text))
-}
-
-// changing are the parts of errors that differ from one attempt to the next.
-var changing = regexp.MustCompile(`stream ID \d+|current time \S+ is|trace[iI][dD]\S+`)
-
-// stable is the text of an error, without what changes from one attempt to the next: who writes it into a status must not write
-// it each time.
-func stable(err error) string {
-	var (
-		wrapped  *url.Error
-		op       *net.OpError
-		expired  x509.CertificateInvalidError
-		dnsError *net.DNSError
-		timeout  net.Error
-	)
-	if errors.As(err, &wrapped) {
-		err = wrapped.Err
-	}
-	switch {
-	case errors.As(err, &expired) && expired.Reason == x509.Expired:
-		return fmt.Sprintf("x509: its certificate is valid from %s to %s only", expired.Cert.NotBefore.UTC().Format(time.RFC3339), expired.Cert.NotAfter.UTC().Format(time.RFC3339))
-	case errors.As(err, &dnsError):
-		return "lookup " + dnsError.Name + ": " + dnsError.Err
-	case errors.As(err, &timeout) && timeout.Timeout():
-		// Of connecting, the handshake and the request, which all have the same time, one runs out first by chance.
-		return errNoAnswer.Error()
-	case errors.As(err, &op):
-		plain := *op
-		plain.Source = nil
-		return plain.Error()
-	}
-	return changing.ReplaceAllString(err.Error(), "…")
-}
-
-// What is at most written into the management cluster, in characters: messageLength of one text that comes from elsewhere,
-// causeLength of all that a look says, which may have several, hostnameLength of a name (RFC 1035, section 2.3.4), and
-// namesListed of objects.
-const messageLength, causeLength, hostnameLength, namesListed = 500, 1500, 253, 5
-
-// cut makes a text that comes from elsewhere fit for a message: one line, not too long.
-func cut(text string) string { return cutTo(text, messageLength) }
-
-func cutTo(text string, length int) string {
-	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }), " ")
-	if runes := []rune(text); len(runes) > length {
-		return string(runes[:length-1]) + "…"
-	}
-	return text
-}
-
-// some names the first of many objects, and how many there are more.
-func some(names []string) string {
-	if len(names) <= namesListed {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:namesListed], ", "), len(names)-namesListed)
 }

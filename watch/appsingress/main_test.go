@@ -23,6 +23,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -391,3 +392,8 @@ const (
 	readyPhase    = v1alpha1.PhaseReady
 	degradedPhase = v1alpha1.PhaseDegraded
 )
+
+// resource is the kind for the dynamic client.
+func (k kind) resource() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: k.group, Version: k.version, Resource: k.plural}
+}

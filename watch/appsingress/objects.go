@@ -33,10 +33,6 @@ var (
 	operatorGroups   = kind{"operators.coreos.com", "v1", "OperatorGroup", "operatorgroups"}
 )
 
-func (k kind) resource() schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: k.group, Version: k.version, Resource: k.plural}
-}
-
 // String names one object of the kind: "Service openshift-ingress/oooi-ingress".
 func (k kind) String(namespace, name string) string {
 	if namespace == "" {
@@ -152,7 +148,7 @@ func (w wanted) service() *unstructured.Unstructured {
 			map[string]any{"name": "http", "port": int64(w.Ports.HTTP), "protocol": "TCP", "targetPort": "http"},
 			map[string]any{"name": "https", "port": int64(w.Ports.HTTPS), "protocol": "TCP", "targetPort": "https"},
 		},
-		"selector": strings2any(w.Service.Selector),
+		"selector": anyOf(w.Service.Selector),
 	}
 	if class := w.MetalLB.LoadBalancerClass; class != "" {
 		spec["loadBalancerClass"] = class
@@ -165,7 +161,8 @@ func (w wanted) service() *unstructured.Unstructured {
 	return u
 }
 
-func strings2any(m map[string]string) map[string]any {
+// anyOf is a map of texts as unstructured objects have it.
+func anyOf(m map[string]string) map[string]any {
 	a := make(map[string]any, len(m))
 	for k, v := range m {
 		a[k] = v

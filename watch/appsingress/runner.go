@@ -37,9 +37,9 @@ type Attachment struct {
 	Waiting string
 	// Hold: nothing is written and nothing is taken away, and what was observed stays. Remove wins over it.
 	Hold bool
-	// Unheld: nothing would have what is made taken away, so nothing is written yet. That there is something to be made is said by
+	// Unfinalized: nothing would have what is made taken away, so nothing is written yet. That there is something to be made is said by
 	// Observation.Made.
-	Unheld bool
+	Unfinalized bool
 	// Remove what was made.
 	Remove bool
 }
@@ -50,7 +50,7 @@ type Observation struct {
 	UID types.UID
 	// Status for the attachment. Whether its VIP may be published is somebody else's to say.
 	Status v1alpha1.AppsIngressStatus
-	// Made: something of ours is in the hosted cluster, or is to be made as soon as the attachment is held.
+	// Made: something of ours is in the hosted cluster, or is to be made as soon as the attachment has its finalizer.
 	Made bool
 	// Removed, with Attachment.Remove: nothing of ours is left there, but what is Left on purpose, because others need it. It
 	// is about what is wanted now: as soon as something else is, it is false until that was done.

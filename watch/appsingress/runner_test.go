@@ -122,30 +122,28 @@ func TestBrake(t *testing.T) {
 	for n := 1; n <= 100; n++ {
 		changing.change(now)
 		stepping.step()
-		interval := changing.interval()
+		interval := changing.interval(now)
 		now = now.Add(max(soonInterval, interval))
 		if n <= freeChanges && interval != 0 || n > freeChanges && (interval <= last && interval != backoffLast || interval > backoffLast) {
 			t.Errorf("%d changes: %s after %s", n, interval, last)
 		}
 		last = interval
-		if paused := stepping.interval() > 0; paused != (n > freeSteps) {
+		if paused := stepping.interval(now) > 0; paused != (n > freeSteps) {
 			t.Errorf("%d steps: paused %v", n, paused)
 		}
 	}
-	changing.change(now.Add(calm))
-	if interval := changing.interval(); interval != 0 {
+	if interval := changing.interval(now.Add(2 * calm)); interval != 0 {
 		t.Errorf("calm, and yet a pause of %s", interval)
 	}
 	var waking brake // by a watch, whatever the looks find
 	for n := 1; n <= 100; n++ {
 		waking.wake(now)
-		now = now.Add(max(soonInterval, waking.interval()))
-		if paused := waking.interval() > 0; paused != (n > freeWakes) {
+		now = now.Add(max(soonInterval, waking.interval(now)))
+		if paused := waking.interval(now) > 0; paused != (n > freeWakes) {
 			t.Errorf("%d looks that a watch asked for: paused %v", n, paused)
 		}
 	}
-	waking.wake(now.Add(calm))
-	if interval := waking.interval(); interval != 0 {
+	if interval := waking.interval(now.Add(2 * calm)); interval != 0 {
 		t.Errorf("silence, and yet a pause of %s", interval)
 	}
 }

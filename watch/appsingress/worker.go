@@ -180,7 +180,7 @@ func (w *worker) pass(ctx context.Context, a Attachment) time.Duration {
 	switch {
 	case err == nil:
 	case errors.As(err, &p):
-	case errors.Is(err, errUnheld):
+	case errors.Is(err, errUnfinalized):
 		w.made = true
 		p = pending(v1alpha1.ReasonWaitingForExternalIP, "what the VIP needs is about to be made in the hosted cluster")
 	case w.hosted == nil:
@@ -216,7 +216,7 @@ func (w *worker) wait(a Attachment, p *problem) time.Duration {
 // soon is the least time between two looks. It is longer after one that had much to read, which costs the hub, and while
 // the hosted cluster keeps it busy.
 func (w *worker) soon() time.Duration {
-	return max(soonInterval+time.Duration(w.spent)*time.Second/bytesPerSecond, w.brake.interval())
+	return max(soonInterval+time.Duration(w.spent)*time.Second/bytesPerSecond, w.brake.interval(w.runner.config.Clock()))
 }
 
 // brake is for hosted clusters that do not come to rest: each Observation that changed has the hub plan anew and write, and each look
@@ -258,9 +258,15 @@ func (b *brake) wake(now time.Time) {
 	b.wakes, b.woken = b.wakes+1, now
 }
 
-// interval is the pause, which doubles.
-func (b *brake) interval() time.Duration {
-	n := max(b.steps-freeSteps, b.changes-freeChanges, b.wakes-freeWakes)
+// interval is the pause, which doubles. Calm ends it.
+func (b *brake) interval(now time.Time) time.Duration {
+	n := b.steps - freeSteps
+	if now.Sub(b.changed) <= calm {
+		n = max(n, b.changes-freeChanges)
+	}
+	if now.Sub(b.woken) <= calm {
+		n = max(n, b.wakes-freeWakes)
+	}
 	if n <= 0 {
 		return 0
 	}
@@ -279,7 +285,7 @@ func (w *worker) attempt(ctx context.Context, a Attachment, wanted wanted) error
 	looking, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	hosted := w.hosted
-	hosted.unheld = a.Unheld
+	hosted.unfinalized = a.Unfinalized
 	hosted.begin()
 	defer func() { w.spent = hosted.budget.spent() }()
 	l := newLook(hosted, wanted)

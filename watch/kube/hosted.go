@@ -48,12 +48,14 @@ func (h *Hub) lookInto(result *plan.Result) {
 	h.deletingMu.Lock()
 	defer h.deletingMu.Unlock()
 	var all []appsingress.Attachment
-	there := map[types.UID]struct{}{}
+	there := map[types.UID]string{}
 	for a := range attachmentsOf(result) {
 		has := slices.Contains(a.Object.Finalizers, v1alpha1.FinalizerAppsIngress)
-		_, released := h.released[a.Object.UID]
-		if has && released {
-			there[a.Object.UID] = struct{}{}
+		version, released := h.released[a.Object.UID]
+		// A newer version is one from after the finalizer went: if it has one, it was put on again.
+		released = released && has && !older(version, a.Object.ResourceVersion)
+		if released {
+			there[a.Object.UID] = version
 		}
 		work := a.Apps
 		if released || work == nil || work.Gone || work.Waiting != "" && !work.Remove || !h.isMine(a) {
@@ -61,7 +63,7 @@ func (h *Hub) lookInto(result *plan.Result) {
 		}
 		attachment := appsingress.Attachment{
 			Key: a.Key(), UID: a.Object.UID, Kubeconfig: work.Kubeconfig, Addresses: work.Addresses, Port: work.Port,
-			Waiting: work.Waiting, Hold: work.Hold != "", Unheld: !has, Remove: work.Remove,
+			Waiting: work.Waiting, Hold: work.Hold != "", Unfinalized: !has, Remove: work.Remove,
 		}
 		if spec := a.Object.Spec.AppsIngress; spec != nil {
 			attachment.Spec = *spec
@@ -79,6 +81,9 @@ func (h *Hub) lookInto(result *plan.Result) {
 // lookAway lets go of all hosted clusters: another process has the lead, or nobody.
 func (h *Hub) lookAway() {
 	clear(h.remembered) // what others write counts from now on
+	h.deletingMu.Lock()
+	clear(h.released)
+	h.deletingMu.Unlock()
 	if h.looking {
 		h.looking = false
 		h.hosted.Set(nil)
@@ -195,7 +200,7 @@ func (h *Hub) release(object *v1alpha1.InfraClusterAttachment) (free bool, left 
 		}
 		left = &seen
 	}
-	h.released[object.UID] = struct{}{}
+	h.released[object.UID] = object.ResourceVersion
 	return true, left
 }
 

@@ -24,7 +24,7 @@ func leadingHub(t *testing.T) *Hub {
 	h := &Hub{
 		lock: &timedLock{}, cfg: HubConfig{Clock: time.Now},
 		queue:      workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[types.NamespacedName]()),
-		remembered: map[types.UID]v1alpha1.InfraClusterAttachmentStatus{}, deleting: map[types.UID]time.Time{}, released: map[types.UID]struct{}{},
+		remembered: map[types.UID]v1alpha1.InfraClusterAttachmentStatus{}, deleting: map[types.UID]time.Time{}, released: map[types.UID]string{},
 	}
 	t.Cleanup(h.queue.ShutDown)
 	now := time.Now().Add(time.Hour) // of a lead that lasts for the test
@@ -171,6 +171,22 @@ func TestNothingIsMadeWhileAFinalizerGoes(t *testing.T) {
 	without := attached("1", 1)
 	without.Finalizers = nil
 	h.lookInto(resultOf(without, plan.AppsWork{}))
+	h.look(t, enabled)
+	// Somebody put it on again before it was seen without.
+	h.result.Store(removing)
+	object.ResourceVersion = "7"
+	h.release(object)
+	h.lookInto(enabled)
+	if seen := h.hosted.Observed(); len(seen) > 0 {
+		t.Errorf("looked at as it was: %v", seen)
+	}
+	again := attached("1", 1)
+	again.ResourceVersion = "9"
+	h.look(t, resultOf(again, plan.AppsWork{}))
+	// Another process had the lead meanwhile.
+	h.result.Store(removing)
+	h.release(object)
+	h.lookAway()
 	h.look(t, enabled)
 }
 

@@ -105,7 +105,7 @@ type Hub struct {
 	// deleting says since when this process knows that an attachment is being deleted.
 	deleting map[types.UID]time.Time
 	// released are the attachments whose finalizer is being taken off, or was: nothing is made for them any more.
-	released map[types.UID]struct{}
+	released map[types.UID]string
 }
 
 // failure is the last write of an Infra's children, if it failed.
@@ -154,7 +154,7 @@ func NewHub(cfg HubConfig) (*Hub, error) {
 			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstRetry, lastRetry)),
 		remembered: map[types.UID]v1alpha1.InfraClusterAttachmentStatus{},
 		deleting:   map[types.UID]time.Time{},
-		released:   map[types.UID]struct{}{},
+		released:   map[types.UID]string{},
 		wasAlive:   map[types.NamespacedName]bool{},
 		renewals:   map[types.NamespacedName]renewal{},
 		pending:    map[types.NamespacedName]time.Time{},

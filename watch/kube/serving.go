@@ -52,12 +52,21 @@ func (h *Hub) byHostUnknown(infras []*v1alpha1.Infra) map[types.NamespacedName]b
 	unknown := map[types.NamespacedName]bool{}
 	for _, infra := range infras {
 		for _, lease := range h.alive(client.ObjectKeyFromObject(infra)) {
+			if _, judged := h.wasAlive[client.ObjectKeyFromObject(lease)]; !judged && h.servesByHost(infra) {
+				continue // it may have ended long ago, and what is served stays until that is known
+			}
 			if !slices.Contains(strings.Split(lease.Annotations[routesAnnotation], ","), routesByHost) {
 				unknown[client.ObjectKeyFromObject(infra)] = true
 			}
 		}
 	}
 	return unknown
+}
+
+// servesByHost tells whether an Infra's ProxyServer has routes by Host. The lock of the world is held.
+func (h *Hub) servesByHost(infra *v1alpha1.Infra) bool {
+	proxy := h.world.proxies[types.NamespacedName{Namespace: infra.Namespace, Name: v1alpha1.ProxyServerName(infra.Name)}]
+	return proxy != nil && slices.ContainsFunc(proxy.Spec.Backends, func(b v1alpha1.Backend) bool { return slices.Contains(b.Ports, 80) })
 }
 
 // alive are the Leases of the processes that serve an Infra, by process. The lock of the world is held.

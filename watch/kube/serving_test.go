@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/densityops/oooi/api/v1alpha1"
@@ -150,8 +151,24 @@ func TestRoutesByHost(t *testing.T) {
 			t.Errorf("with the process %s: %v", process, unknown())
 		}
 	}
-	h.wasAlive[types.NamespacedName{Namespace: "clusters", Name: servingName("a", "old")}] = false
+	old := types.NamespacedName{Namespace: "clusters", Name: servingName("a", "old")}
+	h.wasAlive[old] = false
 	if unknown() {
 		t.Error("a process that is gone counts")
+	}
+	// At the start it is not known yet whether it lives: what is served stays.
+	delete(h.wasAlive, old)
+	h.renewals = map[types.NamespacedName]renewal{}
+	now := metav1.NowMicro()
+	h.world.serving[old].Spec.RenewTime, h.world.serving[old].Spec.LeaseDurationSeconds = &now, ptr.To(int32(3600))
+	h.cfg.Clock = time.Now
+	proxy := &v1alpha1.ProxyServer{}
+	h.world.proxies = map[types.NamespacedName]*v1alpha1.ProxyServer{{Namespace: "clusters", Name: "a-proxy"}: proxy}
+	if !unknown() {
+		t.Error("without routes by Host there would be some at once")
+	}
+	proxy.Spec.Backends = []v1alpha1.Backend{{Ports: []int32{80}}}
+	if unknown() {
+		t.Error("routes by Host would go at each start")
 	}
 }

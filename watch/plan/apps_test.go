@@ -253,3 +253,15 @@ func TestPort80WaitsForOldServers(t *testing.T) {
 		}
 	}
 }
+
+// TestARefusedInfraGetsNoNewListener, at no later plan either: Envoy does not listen on a port that is new.
+func TestARefusedInfraGetsNoNewListener(t *testing.T) {
+	s := change(t, readExample(t), "testdata/rule16-oauth.in.yaml")
+	for round := range 3 {
+		a := attachmentOf(t, plan.Plan(plan.Input{Objects: s.objects, Limits: plan.Limits{Bytes: 1}}), "example-hcp-a")
+		if a.External != nil || a.Status.ExternalService != nil {
+			t.Errorf("plan %d: a public Service %v, status %+v", round, a.External, a.Status.ExternalService)
+		}
+		a.Object.Status = *a.Status.DeepCopy()
+	}
+}

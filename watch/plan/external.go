@@ -161,8 +161,10 @@ func wantExternal(infra *Infra) {
 	}
 	for _, a := range infra.Attachments {
 		// Envoy does not listen on a port that is new to a refused Infra.
-		unserved := infra.Refused[v1alpha1.ComponentProxy] && externalPortOf(a) != a.externalPort
-		if a.external() != nil && a.LeftOut == nil && a.externalPort != 0 && !unserved {
+		if infra.Refused[v1alpha1.ComponentProxy] && externalPortOf(a) != a.externalPort {
+			a.externalPort = 0 // nor is it remembered, or the next plan would take it for one that is served
+		}
+		if a.external() != nil && a.LeftOut == nil && a.externalPort != 0 {
 			a.External = &External{Port: a.externalPort}
 		}
 	}

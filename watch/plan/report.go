@@ -30,8 +30,11 @@ func reportAttachment(infra *Infra, a *Attachment, w *index) {
 	reportSources(a)
 	reportPublishing(infra, a, w)
 	pending := reportApps(a)
-	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionAppsIngressReady); c != nil && infra.byHostUnknown && a.vip.IsValid() {
-		c.Message += "; port 80 of the proxy waits until every VLAN pod runs the release of the hub"
+	good := "names and routes are in place"
+	if c := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionAppsIngressReady); c != nil && infra.byHostUnknown && a.vip.IsValid() && infra.Proxy != nil {
+		const waits = "; apps on port 80 of the proxy wait until no VLAN pod of a release without them is left"
+		c.Message += waits
+		good += waits
 	}
 	reportExternal(infra, a, w)
 	slices.SortStableFunc(s.Conditions, func(x, y metav1.Condition) int { return strings.Compare(x.Type, y.Type) })
@@ -46,7 +49,6 @@ func reportAttachment(infra *Infra, a *Attachment, w *index) {
 	if _, unwritten := w.unwritten[externalKey(a)]; a.external() != nil && infra.Proxy != nil && (a.externalPort == 0 || unwritten) {
 		kinds = append(kinds, v1alpha1.ConditionExternalServiceReady)
 	}
-	good := "names and routes are in place"
 	if pending != "" {
 		good += "; apps ingress is pending: " + pending
 	}

@@ -14,7 +14,7 @@ func TestNothingIsMadeBeforeItIsHeld(t *testing.T) {
 	t.Parallel()
 	c, h := newCluster(t), newHub(t)
 	a := c.attachment(h, "a")
-	a.Unheld = true
+	a.Unfinalized = true
 	h.put(a)
 	if o := h.waitFor(a, pendingPhase, v1alpha1.ReasonWaitingForHostedClusterNodes, ""); o.Made {
 		t.Error("without nodes there is something to be made")
@@ -28,14 +28,14 @@ func TestNothingIsMadeBeforeItIsHeld(t *testing.T) {
 	if made := c.requests(mark, func(r controlplane.Request) bool { return slices.Contains(writes, r.Verb) }); len(made) > 0 {
 		t.Errorf("written: %v", made)
 	}
-	a.Unheld = false
+	a.Unfinalized = false
 	h.put(a)
 	c.until(services, "openshift-ingress", "oooi-ingress", "made", isThere)
 
 	// Somebody took the finalizer off while it was all there: that it is needed is seen without a write.
 	h = newHub(t)
 	a = c.attachment(h, "a")
-	a.Unheld = true
+	a.Unfinalized = true
 	h.put(a)
 	if o := h.waitFor(a, pendingPhase, v1alpha1.ReasonWaitingForExternalIP, "", "has no address yet"); !o.Made {
 		t.Error("nothing is said to be there")
