@@ -383,11 +383,17 @@ func TestEnvoyRefusesAmbiguousHTTP(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 		back, _ := io.ReadAll(c) // a reset is an end, too
-		if strings.Contains(string(back), "smuggled") && !slices.Contains([]string{"a Host of two", "a Host with a path", "a Host with a user", "CONNECT"}, what) {
+		if strings.Contains(string(back), "smuggled") && !slices.Contains([]string{"two Hosts", "a Host of two", "a Host with a path", "a Host with a user", "CONNECT"}, what) {
 			t.Errorf("%s: the smuggled request is answered: %.300q", what, back)
 		}
 		if first, _, _ := strings.Cut(string(back), "\r\n"); strings.Contains(first, " 200 ") {
 			t.Errorf("%s: %.200q", what, back)
+		}
+	}
+	for _, hosts := range []string{a + "Host: x.apps.b.clusters.example.com\r\n", "Host: x.apps.a.clusters.example.com,x.apps.b.clusters.example.com\r\n"} {
+		c := dialHTTP(t, client, serverIP)
+		if response, answer := c.ask(t, "GET / HTTP/1.1\r\n"+hosts+"\r\n"); response.StatusCode != http.StatusNotFound {
+			t.Errorf("%q: %s by %q", hosts, response.Status, answer.App)
 		}
 	}
 	// One may have begun: that its body is wrong shows on the way.

@@ -16,6 +16,7 @@ import (
 	routerfilter "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcm "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	upstreamhttp "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -118,6 +119,15 @@ func (b *builder) buildHTTPListener(l *listener) (*listenerv3.Listener, error) {
 	return message, nil
 }
 
+// oneHost is a Host that is one name. Envoy makes one of several (RFC 9112, section 3.2, has them refused), "a,b", which would match by
+// the end of the last.
+var oneHost = &routev3.HeaderMatcher{
+	Name: ":authority",
+	HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: &matcherv3.StringMatcher{
+		MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: `[0-9A-Za-z_.-]+(:[0-9]+)?`}},
+	}},
+}
+
 // buildRoutes is the route configuration of port 80: one virtual host a target. A Host that none of them has gets 404. It exists
 // without any target, too, so that an Envoy whose listener drains learns that its last routes have gone before their clusters go.
 //
@@ -160,7 +170,9 @@ func (b *builder) buildRoutes() *routev3.RouteConfiguration {
 			Name:    t.name,
 			Domains: names,
 			Routes: []*routev3.Route{{
-				Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
+				Match: &routev3.RouteMatch{
+					PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}, Headers: []*routev3.HeaderMatcher{oneHost},
+				},
 				Action: &routev3.Route_Route{Route: &routev3.RouteAction{
 					ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: t.name},
 					MetadataMatch:    t.owner,
