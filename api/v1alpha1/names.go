@@ -126,6 +126,11 @@ func (i *Infra) NADNamespace() string {
 	return i.Namespace
 }
 
+// AppsEnabled tells whether the attachment asks for apps ingress.
+func (a *InfraClusterAttachment) AppsEnabled() bool {
+	return a.Spec.AppsIngress != nil && a.Spec.AppsIngress.Enabled
+}
+
 // On tells whether an optional switch that defaults to true is on.
 func On(enabled *bool) bool { return enabled == nil || *enabled }
 

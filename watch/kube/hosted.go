@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 	"time"
@@ -102,8 +103,8 @@ func (h *Hub) published(attachments []*v1alpha1.InfraClusterAttachment) map[type
 		return vips
 	}
 	for _, a := range attachments {
-		s, apps := a.Status.AppsIngressStatus, a.Spec.AppsIngress
-		if apps == nil || !apps.Enabled || !a.DeletionTimestamp.IsZero() || meta.IsStatusConditionFalse(a.Status.Conditions, v1alpha1.ConditionAccepted) {
+		s := a.Status.AppsIngressStatus
+		if !a.AppsEnabled() || !a.DeletionTimestamp.IsZero() || meta.IsStatusConditionFalse(a.Status.Conditions, v1alpha1.ConditionAccepted) {
 			continue // what it shows is not published, though it may still be there
 		}
 		if c := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionAppsIngressReady); c != nil && c.Reason == v1alpha1.ReasonRemoving {
@@ -126,7 +127,7 @@ func (h *Hub) isMine(a *plan.Attachment) bool {
 }
 
 // attachmentsOf are all attachments of a plan.
-func attachmentsOf(result *plan.Result) func(yield func(*plan.Attachment) bool) {
+func attachmentsOf(result *plan.Result) iter.Seq[*plan.Attachment] {
 	return func(yield func(*plan.Attachment) bool) {
 		for _, infra := range result.Infras {
 			for _, a := range infra.Attachments {

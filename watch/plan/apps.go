@@ -34,12 +34,6 @@ type AppsWork struct {
 // hostedClusterKind is the kind whose absence from MissingKinds lets the plan trust that a HostedCluster is gone.
 var hostedClusterKind = "HostedCluster." + hypershift.GroupVersion.Group
 
-// appsEnabled tells whether the attachment asks for apps ingress.
-func (a *Attachment) appsEnabled() bool {
-	apps := a.Object.Spec.AppsIngress
-	return apps != nil && apps.Enabled
-}
-
 // appsSubject is what the hub's finalizer and HyperShift say about one attachment.
 type appsSubject struct {
 	enabled, deleting bool // the attachment
@@ -50,7 +44,7 @@ type appsSubject struct {
 // decideApps decides what is to be done inside the hosted cluster of an attachment whose conflicts are known.
 func decideApps(a *Attachment, w *index) {
 	s := appsSubject{
-		enabled:  a.appsEnabled(),
+		enabled:  a.Object.AppsEnabled(),
 		deleting: a.Object.DeletionTimestamp != nil,
 		made:     slices.Contains(a.Object.Finalizers, v1alpha1.FinalizerAppsIngress),
 		cluster:  w.clusters[a.hostedCluster],

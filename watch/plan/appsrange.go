@@ -38,7 +38,7 @@ func refuseAppsRanges(infras []*Infra) {
 		nad := nadOf(infra.Object)
 		for _, a := range infra.Attachments {
 			apps := a.Object.Spec.AppsIngress
-			if apps == nil || !apps.Enabled || apps.MetalLB.IPAddressPoolRange == "" {
+			if !a.Object.AppsEnabled() || apps.MetalLB.IPAddressPoolRange == "" {
 				continue
 			}
 			first, last, err := v1alpha1.ParseAddressRange(apps.MetalLB.IPAddressPoolRange)

@@ -214,7 +214,7 @@ func (i *Infra) noName(v *Verdict, name string) string {
 			v.Attachment = a.Object.Name
 			return fmt.Sprintf("attachment %s is left out (%s): %s", a.Object.Name, a.LeftOut.Reason, a.LeftOut.Message)
 		case !apps || a.vip.IsValid():
-		case !a.appsEnabled():
+		case !a.Object.AppsEnabled():
 			v.Attachment = a.Object.Name
 			return fmt.Sprintf("apps ingress of attachment %s is not enabled", a.Object.Name)
 		default:

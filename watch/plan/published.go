@@ -144,8 +144,7 @@ func domainElsewhere(a *Attachment, c *hypershift.HostedCluster) string {
 	if c.Spec.DNS.BaseDomain == "" {
 		return ""
 	}
-	apps := a.Object.Spec.AppsIngress
-	if len(endpointsOf(c)) > 0 && (apps == nil || !apps.Enabled) {
+	if len(endpointsOf(c)) > 0 && !a.Object.AppsEnabled() {
 		return ""
 	}
 	prefix := c.Name
