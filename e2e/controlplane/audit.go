@@ -82,18 +82,21 @@ type auditEvent struct {
 
 func (c *ControlPlane) auditLog() string { return filepath.Join(c.folder, "audit.log") }
 
-// Mark is the present end of the audit log.
+// auditLines is what the audit log holds, without a last line that is still being written.
+func (c *ControlPlane) auditLines() ([]byte, error) {
+	log, err := os.ReadFile(c.auditLog())
+	return log[:bytes.LastIndexByte(log, '\n')+1], err
+}
+
+// Mark is the present end of the audit log. A request that is being written to it comes after the mark.
 func (c *ControlPlane) Mark() (Mark, error) {
-	info, err := os.Stat(c.auditLog())
-	if err != nil {
-		return 0, err
-	}
-	return Mark(info.Size()), nil
+	log, err := c.auditLines()
+	return Mark(len(log)), err
 }
 
 // Requests are those that were finished after a mark (0: all), in that order. The log is written just after the answer.
 func (c *ControlPlane) Requests(since Mark) ([]Request, error) {
-	log, err := os.ReadFile(c.auditLog())
+	log, err := c.auditLines()
 	if err != nil {
 		return nil, err
 	}
@@ -102,9 +105,6 @@ func (c *ControlPlane) Requests(since Mark) ([]Request, error) {
 	}
 	var requests []Request
 	for line := range bytes.Lines(log[since:]) {
-		if !bytes.HasSuffix(line, []byte("\n")) {
-			break // being written
-		}
 		var e auditEvent
 		if err := json.Unmarshal(line, &e); err != nil {
 			return nil, fmt.Errorf("audit log: %w", err)
