@@ -118,10 +118,8 @@ func assignPorts(infra *Infra, w *index) {
 	for _, a := range infra.Attachments {
 		note(a)
 	}
-	for _, a := range w.deleting {
-		if a.Object.Namespace == infra.Object.Namespace && a.Object.Spec.InfraRef.Name == infra.Object.Name {
-			note(a)
-		}
+	for _, a := range infra.deleting {
+		note(a)
 	}
 	for _, a := range infra.Attachments {
 		name := a.Object.Name

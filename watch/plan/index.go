@@ -110,14 +110,17 @@ func (w *index) addInfras(o *Objects) {
 				Namespace: object.HostedClusterNamespace(), Name: object.Spec.HostedClusterRef.Name,
 			},
 		}
+		infra := byKey[types.NamespacedName{Namespace: object.Namespace, Name: object.Spec.InfraRef.Name}]
 		if object.DeletionTimestamp != nil {
 			w.deleting = append(w.deleting, a)
+			if infra != nil {
+				infra.deleting = append(infra.deleting, a)
+			}
 			continue
 		}
 		if problems := object.Validate(); len(problems) > 0 {
 			a.LeftOut = &Refusal{v1alpha1.ReasonInvalid, joinProblems(problems)}
 		}
-		infra := byKey[types.NamespacedName{Namespace: object.Namespace, Name: object.Spec.InfraRef.Name}]
 		if infra == nil {
 			w.orphans = append(w.orphans, a)
 			continue

@@ -70,6 +70,8 @@ type Infra struct {
 
 	cidr          netip.Prefix
 	byHostUnknown bool
+	// deleting are the attachments that named this Infra, as long as something of theirs is there: a VIP, a port.
+	deleting []*Attachment
 	// withdrawn are components taken out of service by a conflict with another Infra.
 	withdrawn map[v1alpha1.Component]bool
 	problems  []v1alpha1.Problem
@@ -156,6 +158,9 @@ func Plan(in Input) *Result {
 		leaveOutConflicts(infra)
 	}
 	refuseAppsRanges(w.infras)
+	for _, a := range w.deleting {
+		decideApps(a, w)
+	}
 	for _, network := range networks {
 		discoverSources(network, w, in.Leases)
 		for _, infra := range network {
@@ -181,7 +186,7 @@ func Plan(in Input) *Result {
 		reportOrphan(a, w)
 	}
 	for _, a := range w.deleting {
-		reportDeleting(a, w)
+		reportDeleting(a)
 	}
 	return res
 }

@@ -93,12 +93,11 @@ func reportOrphan(a *Attachment, w *index) {
 }
 
 // reportDeleting reports an attachment that is being deleted.
-func reportDeleting(a *Attachment, w *index) {
+func reportDeleting(a *Attachment) {
 	s := &a.Status
 	s.ObservedGeneration = a.Object.Generation
 	s.Domain = a.Domain
 	a.LeftOut = &Refusal{v1alpha1.ReasonDeleting, "the attachment is being deleted: it has no names and no routes any more"}
-	decideApps(a, w)
 	setCondition(&s.Conditions, v1alpha1.ConditionAccepted, metav1.ConditionFalse, a.LeftOut.Reason, a.LeftOut.Message)
 	reportApps(a)
 	setReady(&s.Conditions, "", v1alpha1.ConditionAccepted)

@@ -16,6 +16,14 @@ type vipClaim struct {
 	had     bool // it was published at this address before
 }
 
+// yields says how the VIP of a claim can become another's.
+func (c *vipClaim) yields() string {
+	if c.Apps.Remove {
+		return "it is being taken away there"
+	}
+	return "declare disjoint ranges in metallb.ipAddressPoolRange"
+}
+
 func (c *vipClaim) refuse(format string, args ...any) {
 	if c.vipProblem == "" {
 		c.vipProblem = fmt.Sprintf(format, args...)
@@ -30,7 +38,7 @@ func (c *vipClaim) refuse(format string, args ...any) {
 func publishVIPs(network []*Infra, before map[types.NamespacedName]netip.Addr) {
 	var claims []*vipClaim
 	for _, infra := range network {
-		for _, a := range infra.Attachments {
+		for _, a := range slices.Concat(infra.Attachments, infra.deleting) {
 			if c := claimVIP(infra, a); c != nil {
 				c.had = before[a.Key()] == c.address
 				claims = append(claims, c)
@@ -163,7 +171,7 @@ func refuseSharedVIPs(claims []*vipClaim) {
 				other = holders[0]
 			}
 			if other != c && (len(holders) != 1 || c != holders[0]) {
-				c.refuse("%s is not published: attachment %s has it as well; declare disjoint ranges in metallb.ipAddressPoolRange", c.address, other.Key())
+				c.refuse("%s is not published: attachment %s has it as well; %s", c.address, other.Key(), other.yields())
 			}
 		}
 		may = may[n:]
