@@ -76,13 +76,15 @@ func (h *Hub) elect(ctx context.Context) error {
 		Lock: h.lock, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
 		Name: leaseName(h.cfg.Infra),
 		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(context.Context) {
+			OnStartedLeading: func(lead context.Context) {
 				h.cfg.Log.Info("this process leads", "identity", h.cfg.Identity)
 				h.forgetFailures()
 				h.elected.Store(true)
 				h.world.notify() // plan from the statuses as they are, then write
+				h.takeStock(lead)
 			},
 			OnStoppedLeading: func() {
+				h.dropStock()
 				if h.elected.Swap(false) {
 					h.cfg.Log.Info("this process leads no longer", "identity", h.cfg.Identity)
 				}

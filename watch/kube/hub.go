@@ -106,6 +106,8 @@ type Hub struct {
 	deleting map[types.UID]time.Time
 	// released are the attachments whose finalizer is being taken off, or was: nothing is made for them any more.
 	released map[types.UID]string
+	// stock is what was there when this process got the lead; nil: it does not lead, or does not know yet.
+	stock *stock
 }
 
 // failure is the last write of an Infra's children, if it failed.
