@@ -80,22 +80,23 @@ func buildProxy(infra *Infra) *v1alpha1.ProxyServer {
 	p.Spec.Backends = make([]v1alpha1.Backend, 0, len(infra.Attachments)*backendsPerAttachment)
 	for _, a := range infra.Attachments {
 		if a.LeftOut == nil {
-			p.Spec.Backends = append(p.Spec.Backends, backendsOf(a, !infra.byHostUnknown)...)
+			p.Spec.Backends = appendBackends(p.Spec.Backends, a, !infra.byHostUnknown)
 		}
 	}
 	return p
 }
 
-// backendsOf are the routes of one attachment: five names, and the aliases with and without a server name once
+// appendBackends appends the routes of one attachment: five names, and the aliases with and without a server name once
 // a source is known (product rules 8 and 9).
-func backendsOf(a *Attachment, byHost bool) []v1alpha1.Backend {
+func appendBackends(backends []v1alpha1.Backend, a *Attachment, byHost bool) []v1alpha1.Backend {
+	namespace := a.Object.ControlPlaneNamespace()
 	backend := func(role string, t target, ports ...int32) v1alpha1.Backend {
 		return v1alpha1.Backend{
 			Name:            v1alpha1.BackendName(a.Object.Name, role),
 			Attachment:      a.Object.Name,
 			Ports:           ports,
 			TargetService:   t.service,
-			TargetNamespace: a.Object.ControlPlaneNamespace(),
+			TargetNamespace: namespace,
 			TargetPort:      t.targetPort,
 			Addresses:       t.addresses,
 			Headless:        t.headless,
@@ -107,13 +108,13 @@ func backendsOf(a *Attachment, byHost bool) []v1alpha1.Backend {
 		return b
 	}
 	api := a.targets[targetAPI]
-	backends := []v1alpha1.Backend{
+	backends = append(backends,
 		named("api", backend("kube-apiserver", api, portHTTPS, portKubeAPI)),
 		named("api-int", backend("kube-apiserver-internal", api, portHTTPS, portKubeAPI)),
 		named("oauth", backend("oauth-openshift", a.targets[targetOAuth], portHTTPS)),
 		named("ignition", backend("ignition-server", a.targets[targetIgnition], portHTTPS)),
 		named("konnectivity", backend("konnectivity-server", a.targets[targetKonnectivity], portHTTPS)),
-	}
+	)
 	if a.vip.IsValid() {
 		https, http := appsTargets(a)
 		backends = append(backends, named("*.apps", backend("apps-https", https, portHTTPS)))

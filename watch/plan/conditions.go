@@ -1,12 +1,16 @@
 package plan
 
 import (
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/densityops/oooi/api/v1alpha1"
 )
+
+// mostConditions is how many conditions an attachment has at most; an Infra may have some more.
+const mostConditions = 8
 
 // setCondition sets a condition without a time: whoever writes the status knows when it changed.
 func setCondition(conditions *[]metav1.Condition, kind string, status metav1.ConditionStatus, reason, message string) {
@@ -16,6 +20,9 @@ func setCondition(conditions *[]metav1.Condition, kind string, status metav1.Con
 			(*conditions)[i] = c
 			return
 		}
+	}
+	if *conditions == nil {
+		*conditions = make([]metav1.Condition, 0, mostConditions)
 	}
 	*conditions = append(*conditions, c)
 }
@@ -39,7 +46,7 @@ func setReady(conditions *[]metav1.Condition, good string, kinds ...string) {
 	if len(messages) > 0 {
 		ready.Message = strings.Join(messages, "; ")
 	}
-	*conditions = append([]metav1.Condition{ready}, *conditions...)
+	*conditions = slices.Clip(slices.Insert(*conditions, 0, ready)) // whoever appends has a copy
 }
 
 func joinProblems(problems []v1alpha1.Problem) string {

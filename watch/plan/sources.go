@@ -28,6 +28,7 @@ type claimant struct {
 	namespace string              // of the control plane
 	reserved  map[netip.Addr]bool // addresses of its Infra that no worker has
 	members   []member
+	shows     int // addresses that its Machines show
 }
 
 // isWorker tells whether an address can be a worker's.
@@ -59,9 +60,7 @@ func discoverSources(network []*Infra, w *index, leases map[types.NamespacedName
 	}
 	most := 0
 	for _, c := range claimants {
-		for _, m := range c.members {
-			most += len(m.shown)
-		}
+		most += c.shows
 	}
 	shown := make(map[netip.Addr]bool, most)
 	for _, c := range claimants {
@@ -75,6 +74,7 @@ func discoverSources(network []*Infra, w *index, leases map[types.NamespacedName
 		slices.SortFunc(c.Sources, func(x, y Source) int {
 			return cmp.Or(x.Address.Compare(y.Address), cmp.Compare(x.Machine, y.Machine))
 		})
+		c.Status.Sources = slices.Grow(c.Status.Sources, len(c.Sources))
 		for _, s := range c.Sources {
 			c.Status.Sources = append(c.Status.Sources, v1alpha1.Source{
 				Machine: s.Machine, UID: s.UID, Address: s.Address.String(), MAC: s.MAC,
@@ -87,6 +87,7 @@ func discoverSources(network []*Infra, w *index, leases map[types.NamespacedName
 func (c *claimant) claimShown(w *index, shown map[netip.Addr]bool, live map[netip.Addr]string) {
 	macs := macsByAddress(w.vmis[c.namespace])
 	last := lastMACs(c.Object.Status.Sources)
+	c.Sources = slices.Grow(c.Sources, c.shows)
 	for _, m := range c.members {
 		for _, address := range m.shown {
 			shown[address] = true
@@ -107,8 +108,8 @@ func (c *claimant) claim(address netip.Addr, machine, uid string) Claim {
 	return Claim{Address: address, Attachment: c.Key(), Namespace: c.namespace, Machine: machine, UID: uid}
 }
 
-// findMembers finds the Machines of an attachment by its NodePools, sets the attachment's SourcesDiscovered
-// condition as if none of them had an address, and notes whether a worker is a KubeVirt one.
+// findMembers finds the Machines of an attachment by its NodePools, notes whether a worker is a KubeVirt one, and if none of them
+// shows an address of the VLAN, sets the attachment's SourcesDiscovered condition as if none were remembered.
 func (c *claimant) findMembers(w *index) {
 	pools := w.nodePools[c.hostedCluster]
 	if len(pools) == 0 {
@@ -119,7 +120,9 @@ func (c *claimant) findMembers(w *index) {
 	namespace := c.namespace
 	var seen []string
 	for _, pool := range pools {
-		for _, machine := range w.machines[namespace][pool.Namespace+"/"+pool.Name] {
+		machines := w.machines[namespace][pool.Namespace+"/"+pool.Name]
+		c.members = slices.Grow(c.members, len(machines))
+		for _, machine := range machines {
 			m := member{machine: machine}
 			for _, text := range machine.Addresses {
 				address, err := netip.ParseAddr(text)
@@ -128,7 +131,7 @@ func (c *claimant) findMembers(w *index) {
 				}
 				if c.isWorker(address) {
 					m.shown = append(m.shown, address)
-				} else {
+				} else if c.shows == 0 {
 					seen = append(seen, text)
 				}
 			}
@@ -136,12 +139,14 @@ func (c *claimant) findMembers(w *index) {
 			slices.SortFunc(m.shown, netip.Addr.Compare)
 			m.shown = slices.Compact(m.shown)
 			c.members = append(c.members, m)
+			c.shows += len(m.shown)
 			if pool.Spec.Platform.Type == hypershift.KubeVirtPlatform {
 				c.kubeVirt = true
 			}
 		}
 	}
 	switch {
+	case c.shows > 0:
 	case len(c.members) == 0:
 		c.sourcesMissing(v1alpha1.ReasonNoMachines, fmt.Sprintf(
 			"no Machine in namespace %s carries the annotation %s of a NodePool of HostedCluster %s",
