@@ -14,11 +14,14 @@ import (
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	overloadv3 "github.com/envoyproxy/go-control-plane/envoy/config/overload/v3"
+	internallistener "github.com/envoyproxy/go-control-plane/envoy/extensions/bootstrap/internal_listener/v3"
 	connections "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/downstream_connections/v3"
 	upstreamhttp "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 	"sigs.k8s.io/yaml"
 )
 
@@ -65,6 +68,10 @@ func Bootstrap(config BootstrapConfig) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bootstrap: %w", err)
 	}
+	internal, err := internalListeners()
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap: %w", err)
+	}
 	overload, err := overloadManager(config.MaxConnections)
 	if err != nil {
 		return nil, fmt.Errorf("bootstrap: %w", err)
@@ -89,8 +96,10 @@ func Bootstrap(config BootstrapConfig) ([]byte, error) {
 			CdsConfig: adsSource(),
 			LdsConfig: adsSource(),
 		},
-		StaticResources: &bootstrapv3.Bootstrap_StaticResources{Clusters: []*clusterv3.Cluster{cluster}},
-		OverloadManager: overload,
+		StaticResources:     &bootstrapv3.Bootstrap_StaticResources{Clusters: []*clusterv3.Cluster{cluster}},
+		OverloadManager:     overload,
+		BootstrapExtensions: []*core.TypedExtensionConfig{internal},
+		LayeredRuntime:      resetsEndHere(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("bootstrap: %w", err)
@@ -155,6 +164,28 @@ func xdsCluster(config BootstrapConfig) (*clusterv3.Cluster, error) {
 			}}}},
 		},
 	}, nil
+}
+
+// internalListeners lets Envoy connect to itself without a socket, with no more buffered on the way than on a real connection.
+func internalListeners() (*core.TypedExtensionConfig, error) {
+	config, err := marshalAny(&internallistener.InternalListener{BufferSizeKb: wrapperspb.UInt32(bufferLimit >> 10)})
+	if err != nil {
+		return nil, err
+	}
+	return &core.TypedExtensionConfig{Name: "envoy.bootstrap.internal_listener", TypedConfig: config}, nil
+}
+
+// resetsEndHere makes Envoy end a connection in order, with all that it has read, where the connection behind it was reset. By
+// default it would reset it: between a request and its target, where the two meet inside Envoy, an answer that a router gave before it
+// reset, and what a client said last before it went, would be lost.
+func resetsEndHere() *bootstrapv3.LayeredRuntime {
+	return &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{{
+		Name: "oooi",
+		LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: &structpb.Struct{Fields: map[string]*structpb.Value{
+			"envoy.reloadable_features.propagate_downstream_rst_to_upstream":              structpb.NewBoolValue(false),
+			"envoy.reloadable_features.propagate_upstream_rst_through_tunneled_tcp_proxy": structpb.NewBoolValue(false),
+		}}},
+	}}}
 }
 
 // overloadManager limits the client connections of all listeners together, so that a flood cannot exhaust Envoy's file

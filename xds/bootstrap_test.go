@@ -26,7 +26,7 @@ func TestBootstrap(t *testing.T) {
 	if b.GetNode().GetCluster() != testInfra || b.GetNode().GetId() != "pod-1" {
 		t.Errorf("node %v", b.GetNode())
 	}
-	for _, want := range []string{"api_type: DELTA_GRPC", "address: oooi.example.com", "type: STRICT_DNS", "port_value: 18000", "port_value: 9901", `max_active_downstream_connections: "5"`} {
+	for _, want := range []string{"api_type: DELTA_GRPC", "address: oooi.example.com", "type: STRICT_DNS", "port_value: 18000", "port_value: 9901", `max_active_downstream_connections: "5"`, "buffer_size_kb: 32"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}

@@ -88,9 +88,11 @@ type owner struct {
 	metadata  *core.Metadata
 }
 
-// target is one Service of one attachment: it becomes a cluster, and a filter chain of the same name or, on port 80, a virtual host.
+// target is one Service of one attachment: it becomes a cluster, and a filter chain of the same name or, on port 80, a virtual host, an
+// internal listener and the cluster behind that.
 type target struct {
 	name    string
+	cluster string            // of its addresses
 	http    bool              // on port 80: it has a virtual host and no chain
 	backend *v1alpha1.Backend // the first that led here
 	owner   *core.Metadata
@@ -137,16 +139,29 @@ func (b *builder) build(spec *v1alpha1.ProxyServerSpec) (*Snapshot, error) {
 		}
 	}
 
+	failures, err := connectionFailures()
+	if err != nil {
+		return nil, err
+	}
 	resources := map[string][]namedMessage{}
 	for name, t := range b.targets {
 		cluster, endpoints, err := buildCluster(t)
 		if err != nil {
 			return nil, fmt.Errorf("backend %q: %w", t.backend.Name, err)
 		}
-		resources[clusterType] = append(resources[clusterType], namedMessage{name, cluster})
+		resources[clusterType] = append(resources[clusterType], namedMessage{t.cluster, cluster})
 		if endpoints != nil {
-			resources[endpointType] = append(resources[endpointType], namedMessage{name, endpoints})
+			resources[endpointType] = append(resources[endpointType], namedMessage{t.cluster, endpoints})
 		}
+		if !t.http {
+			continue
+		}
+		front, internal, err := buildHTTPTarget(t, failures)
+		if err != nil {
+			return nil, fmt.Errorf("backend %q: %w", t.backend.Name, err)
+		}
+		resources[clusterType] = append(resources[clusterType], namedMessage{name, front})
+		resources[listenerType] = append(resources[listenerType], namedMessage{name, internal})
 	}
 	m, err := newMatchers()
 	if err != nil {
@@ -234,6 +249,8 @@ func admissible(backend *v1alpha1.Backend, names []string) error {
 		switch {
 		case len(backend.Ports) != 1:
 			return fmt.Errorf("listener %q takes one port, not %d", backend.Listener, len(backend.Ports))
+		case strings.Contains(backend.Listener, "/"):
+			return fmt.Errorf("listener %q: a name with a slash is that of an internal listener", backend.Listener)
 		case isSharedListener(backend.Listener):
 			return fmt.Errorf("listener %q is shared by all attachments: leave the field empty", backend.Listener)
 		case wildcard || len(names) == 0 || len(backend.SourcePrefixRanges) > 0:
@@ -345,17 +362,18 @@ func (b *builder) owner(backend *v1alpha1.Backend) (*core.Metadata, error) {
 func (b *builder) target(backend *v1alpha1.Backend, owner *core.Metadata) (*target, error) {
 	name := b.namespace + "/" + backend.Attachment + "/" + backend.TargetService
 	http := backend.Listener == "" && slices.Contains(backend.Ports, httpPort)
+	cluster := name
 	if http {
-		name += httpTargetSuffix
+		name, cluster = name+httpTargetSuffix, name+addressSuffix
 	}
 	t := b.targets[name]
 	if t == nil && http {
-		t = &target{name: name, http: true, backend: backend, owner: owner}
+		t = &target{name: name, cluster: cluster, http: true, backend: backend, owner: owner}
 		b.targets[name] = t
 		return t, nil
 	}
 	if t == nil {
-		chain, err := buildChain(name, owner, idleTimeout)
+		chain, err := buildChain(name, name, owner, idleTimeout)
 		if err != nil {
 			return nil, err
 		}
@@ -367,7 +385,7 @@ func (b *builder) target(backend *v1alpha1.Backend, owner *core.Metadata) (*targ
 		if err != nil {
 			return nil, fmt.Errorf("filter chain action %s: %w", name, err)
 		}
-		t = &target{name: name, backend: backend, owner: owner, chain: chain, onMatch: onMatch, action: action}
+		t = &target{name: name, cluster: cluster, backend: backend, owner: owner, chain: chain, onMatch: onMatch, action: action}
 		b.targets[name] = t
 		return t, nil
 	}

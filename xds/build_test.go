@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -79,8 +80,8 @@ func TestBuildDoesNotDependOnOrder(t *testing.T) {
 // Envoy drains the connections of a chain whose proto changes: workers, names, addresses and other attachments must leave
 // it as it is, byte for byte.
 func TestChainsAreImmutable(t *testing.T) {
-	before := mustBuild(t, page("a"), Options{})
-	proxy := page("a", "b")
+	before := mustBuild(t, withApps(page("a"), "a"), Options{})
+	proxy := withApps(page("a", "b"), "a", "b")
 	for i := range proxy.Spec.Backends {
 		b := &proxy.Spec.Backends[i]
 		b.Addresses, b.TimeoutSeconds, b.TargetPort = []string{"203.0.113.9"}, 7, 1234
@@ -91,7 +92,7 @@ func TestChainsAreImmutable(t *testing.T) {
 		}
 	}
 	after := mustBuild(t, proxy, Options{})
-	for _, name := range bothListeners {
+	for _, name := range append(bothListeners, "apps-http", "clusters/a/oooi-ingress/http") {
 		now := map[string]proto.Message{}
 		for _, chain := range chainsOf(t, after, name) {
 			now[chain.GetName()] = chain
@@ -106,15 +107,15 @@ func TestChainsAreImmutable(t *testing.T) {
 
 // A chain must not follow an attachment to another tenant: it changes with the owner, and no chain of others does.
 func TestChainsChangeWithTheirOwner(t *testing.T) {
-	before := mustBuild(t, page("a", "b"), Options{})
-	proxy := page("a", "b")
+	before := mustBuild(t, withApps(page("a", "b"), "a", "b"), Options{})
+	proxy := withApps(page("a", "b"), "a", "b")
 	for i := range proxy.Spec.Backends {
 		if b := &proxy.Spec.Backends[i]; b.Attachment == "a" {
 			b.TargetNamespace = "clusters-c"
 		}
 	}
 	after := mustBuild(t, proxy, Options{})
-	for _, name := range bothListeners {
+	for _, name := range append(bothListeners, "apps-http", "clusters/a/oooi-ingress/http", "clusters/b/oooi-ingress/http") {
 		then, now := chainsOf(t, before, name), chainsOf(t, after, name)
 		for i := range then {
 			changed := !proto.Equal(then[i], now[i])
@@ -122,6 +123,20 @@ func TestChainsChangeWithTheirOwner(t *testing.T) {
 				t.Errorf("listener %s: chain %s is now %s, changed %t", name, then[i].GetName(), now[i].GetName(), changed)
 			}
 		}
+	}
+}
+
+// Envoy must know where an HTTP target's connections go to before it takes the cluster of its requests anew: it takes clusters in order.
+func TestTheClusterOfAnAddressComesFirst(t *testing.T) {
+	snap := mustBuild(t, withApps(page("a"), "a"), Options{})
+	var names []string
+	for _, r := range snap.sets[clusterType].sorted {
+		if strings.HasPrefix(r.GetName(), "clusters/a/oooi-ingress/") {
+			names = append(names, r.GetName())
+		}
+	}
+	if want := []string{"clusters/a/oooi-ingress/address", "clusters/a/oooi-ingress/http"}; !slices.Equal(names, want) {
+		t.Errorf("clusters %q, want %q", names, want)
 	}
 }
 
@@ -293,6 +308,13 @@ func TestBuildRefuses(t *testing.T) {
 			},
 			Options{},
 			`backend "a-oauth-openshift": listener "apps-http" is shared by all attachments: leave the field empty`,
+		},
+		{
+			"the name of an internal listener", func(s *v1alpha1.ProxyServerSpec) {
+				s.Backends[2].Listener, s.Backends[2].Ports = "clusters/b/oooi-ingress/http", []int32{20000}
+			},
+			Options{},
+			`backend "a-oauth-openshift": listener "clusters/b/oooi-ingress/http": a name with a slash is that of an internal listener`,
 		},
 		{
 			"an alias in a public listener", func(s *v1alpha1.ProxyServerSpec) {

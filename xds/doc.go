@@ -7,7 +7,8 @@
 // Build gives one immutable filter chain and one cluster per attachment and target Service. Names
 // and addresses stand only in the listener's matcher, so that a new worker or a new name changes
 // no chain and drains no connection. Port 80 has no TLS to tell names by: there Envoy speaks HTTP, and one virtual host a
-// target, which comes by RDS, takes the place of the chain.
+// target, which comes by RDS, takes the place of the chain. As Envoy drains chains and listeners, but no virtual hosts, the requests of a target go
+// through an internal listener of the target's name, with a chain as above, to the cluster of its addresses.
 //
 // Chains and clusters are named after the attachment, which can become another tenant's while Envoy has the clusters of
 // one state and the listeners of another. So both carry the owner, the control-plane namespace: the endpoints in their
@@ -18,7 +19,7 @@
 //
 // A publisher has one response in flight (but for endpoints, which Envoy needs before it acknowledges their clusters, and routes,
 // which a listener may wait for): clusters first, then endpoints, listeners, routes, and only when Envoy acknowledged those, what
-// is no longer needed goes. What Envoy refuses is found by halving the
+// is no longer needed goes: internal listeners, then clusters. What Envoy refuses is found by halving the
 // response, left at its last good version, and tried again by the next Apply, never before.
 //
 // The package must never send a part of a snapshot as if it were the whole, never push what Envoy has

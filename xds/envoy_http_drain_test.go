@@ -1,8 +1,11 @@
 package xds
 
 import (
+	"net"
+	"net/http"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -61,18 +64,18 @@ func TestEnvoyKeepsStreamsWhileAppsComeAndGo(t *testing.T) {
 	for _, change := range []struct {
 		what  string
 		proxy *v1alpha1.ProxyServer
-		// updates of the https listener, listeners added, and who answers for b
+		// updates of the https listener, listeners added (of port 80 only an internal one), and who answers for b
 		updates, added int
 		answers        string
 	}{
-		{"apps of b added", proxyServer(serverIP, withA, withB, appsB), 1, 0, "b"},
+		{"apps of b added", proxyServer(serverIP, withA, withB, appsB), 1, 1, "b"},
 		{"their address changed", proxyServer(serverIP, withA, withB, moved), 0, 0, "b at another address"},
 		{"another name of them", proxyServer(serverIP, withA, withB, another), 1, 0, "b"},
 		{"their HTTP removed", proxyServer(serverIP, withA, withB, appsB[:1]), 1, 0, "404"},
-		{"their HTTPS removed, their HTTP back", proxyServer(serverIP, withA, withB, appsB[1:]), 1, 0, "b"},
+		{"their HTTPS removed, their HTTP back", proxyServer(serverIP, withA, withB, appsB[1:]), 1, 1, "b"},
 		{"all of them removed", proxyServer(serverIP, withA, withB), 0, 0, "404"},
 		{"public names of b added", proxyServer(serverIP, withA, withB, externalB), 0, 1, "404"},
-		{"public names of b removed, apps added", proxyServer(serverIP, withA, withB, appsB), 1, 0, "b"},
+		{"public names of b removed, apps added", proxyServer(serverIP, withA, withB, appsB), 1, 1, "b"},
 		{"both", proxyServer(serverIP, withA, withB, appsB, externalB), 0, 1, "b"},
 		{"neither", proxyServer(serverIP, withA, withB), 1, 0, "404"},
 	} {
@@ -116,6 +119,141 @@ func TestEnvoyKeepsStreamsWhileAppsComeAndGo(t *testing.T) {
 	eventually(t, "Envoy has drained what went", func() bool { return e.draining() == 0 })
 	applyAndWait(t, s.Server, proxyServer(serverIP, withA, withB)) // and they come back
 	eventually(t, "the apps of a are back", func() bool { return answersTo(t, workerA, serverIP, host) == "a" })
+}
+
+// underWay opens a request of each kind that can last, and sees each live.
+func underWay(t *testing.T, source, server, host string) []*httpStream {
+	t.Helper()
+	streams := []*httpStream{
+		openRequest(t, source, server, host), openWebSocket(t, source, server, host),
+		openDownload(t, source, server, host), openUpload(t, source, server, host),
+	}
+	allUnderWay(t, "at first", streams)
+	return streams
+}
+
+func allUnderWay(t *testing.T, after string, streams []*httpStream) {
+	t.Helper()
+	for _, s := range streams {
+		if err := s.alive(); err != nil {
+			t.Errorf("%s: the %s is gone: %v", after, s.name, err)
+		}
+	}
+}
+
+// What is under way to apps that go ends with the drain time, here one second; what is under way to others, on the same port, does not.
+func TestEnvoyEndsRequestsWhoseAppsGo(t *testing.T) {
+	ip := loopbacks(7)
+	serverIP, client, vipA, vipB, vipC, otherVIP := ip[0], ip[1], ip[2], ip[3], ip[4], ip[5]
+	portA, portB, portC := startApp(t, "a", vipA, 0), startApp(t, "b", vipB, 0), startApp(t, "c", vipC, 0)
+	startApp(t, "b at another address", otherVIP, portB)
+	appsA, appsB, appsC := apps("a", vipA, 443, portA), apps("b", vipB, 443, portB), apps("c", vipC, 443, portC)
+	slower := apps("b", vipB, 443, portB)
+	slower[1].TimeoutSeconds = 7
+	const hostA, hostB = "x.apps.a.clusters.example.com", "x.apps.b.clusters.example.com"
+	before := proxyServer(serverIP, appsA, appsB, appsC)
+	s := startServer(t, "127.0.0.1:0")
+	s.Apply(testInfra, mustBuild(t, before, Options{PortOffset: portOffset}))
+	e := startEnvoy(t, "pod-1", s.address)
+	waitAcknowledged(t, s.Server)
+	ofA := underWay(t, client, serverIP, hostA)
+	kept := dialHTTP(t, client, serverIP)
+
+	for _, change := range []struct {
+		what    string
+		proxy   *v1alpha1.ProxyServer
+		answers string // for b
+		ends    bool   // what is under way to b
+	}{
+		{"another address of b", proxyServer(serverIP, appsA, apps("b", otherVIP, 443, portB), appsC), "b at another address", false},
+		{"another timeout of b", proxyServer(serverIP, appsA, slower, appsC), "b", false},
+		{"the apps of b removed", proxyServer(serverIP, appsA, appsC), "404", true},
+		{"b and c left out over a conflict", proxyServer(serverIP, appsA), "404", true},
+		{"another owner of b", proxyServer(serverIP, appsA, appsAs("b", "d", vipB, portB), appsC), "404", true},
+		{"b and c exchange their owners", proxyServer(serverIP, appsA, appsAs("b", "c", vipC, portC), appsAs("c", "b", vipB, portB)), "b", true},
+	} {
+		applyAndWait(t, s.Server, before)
+		ofB := underWay(t, client, serverIP, hostB)
+		applyAndWait(t, s.Server, change.proxy)
+		response, answer := kept.ask(t, "GET / HTTP/1.1\r\nHost: "+hostB+"\r\n\r\n")
+		if got := answer.App; got != change.answers && !strings.HasPrefix(response.Status, change.answers) {
+			t.Errorf("%s: for b %q answers, %s; want %s", change.what, got, response.Status, change.answers)
+		}
+		if change.ends {
+			for _, stream := range ofB {
+				if !stream.ended() {
+					t.Errorf("%s: the %s goes on", change.what, stream.name)
+				}
+			}
+		}
+		eventually(t, change.what+": Envoy has drained what went", func() bool { return e.draining() == 0 })
+		if !change.ends {
+			allUnderWay(t, change.what, ofB)
+		}
+		allUnderWay(t, change.what, ofA)
+	}
+	allUnderWay(t, "all of it", ofA)
+	upload := ofA[len(ofA)-1]
+	if _, answer := upload.ask(t, "0\r\n\r\n"); answer.App != "a" || strings.Trim(answer.Body, "x") != "" || answer.Body == "" {
+		t.Errorf("the %s ends with %+v", upload.name, answer)
+	}
+	if n := e.drainedHTTP(); n != 0 {
+		t.Errorf("%d connections of port 80 were drained", n)
+	}
+}
+
+// While apps come and go, a request for them is answered by them or by 404: never by an error, never not at all.
+func TestEnvoyAnswersWhileAppsComeAndGo(t *testing.T) {
+	ip := loopbacks(4)
+	serverIP, client := ip[0], ip[1]
+	appsA, appsB := apps("a", ip[2], 443, startApp(t, "a", ip[2], 0)), apps("b", ip[3], 443, startApp(t, "b", ip[3], 0))
+	s := startServer(t, "127.0.0.1:0")
+	s.Apply(testInfra, mustBuild(t, proxyServer(serverIP, appsA), Options{PortOffset: portOffset}))
+	startEnvoy(t, "pod-1", s.address)
+	waitAcknowledged(t, s.Server)
+	dialHTTP(t, client, serverIP) // it listens
+
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	halt := sync.OnceFunc(func() {
+		close(stop)
+		wg.Wait()
+	})
+	defer halt()
+	var mu sync.Mutex
+	answers := map[string]int{}
+	for range 4 {
+		wg.Go(func() {
+			transport := &http.Transport{DialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(client)}}).DialContext}
+			defer transport.CloseIdleConnections()
+			c := &http.Client{Transport: transport, Timeout: patience}
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				got := ask(c, serverIP, "x.apps.b.clusters.example.com")
+				mu.Lock()
+				answers[got]++
+				mu.Unlock()
+			}
+		})
+	}
+	for range 30 {
+		applyAndWait(t, s.Server, proxyServer(serverIP, appsA, appsB))
+		applyAndWait(t, s.Server, proxyServer(serverIP, appsA))
+	}
+	halt()
+	t.Logf("answers: %v", answers)
+	for got := range answers {
+		if got != "b" && got != "404" {
+			t.Errorf("%d times the answer is %s", answers[got], got)
+		}
+	}
+	if answers["b"] == 0 || answers["404"] == 0 {
+		t.Error("not both answers came, so that nothing is shown")
+	}
 }
 
 // A bad route configuration costs nobody else anything, and the last good one stays, clusters that it leads to included.
@@ -178,7 +316,7 @@ func TestEnvoyKeepsTheLastGoodRoutes(t *testing.T) {
 	if got := answersTo(t, worker, serverIP, "x.apps.b.clusters.example.com"); got != "404" {
 		t.Errorf("once the routes are good, %s answers for b", got)
 	}
-	if n := e.stat("cluster_manager.active_clusters"); n != 1+len(pagePorts)+2 {
+	if n := e.stat("cluster_manager.active_clusters"); n != 1+len(pagePorts)+len(appsOf("a")) {
 		t.Errorf("%d clusters are left", n)
 	}
 }

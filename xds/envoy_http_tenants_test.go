@@ -23,7 +23,7 @@ func appsAs(name, tenant, vip string, port int32) []v1alpha1.Backend {
 	return backends
 }
 
-// However clusters and routes of two states meet in an Envoy, none answers for another tenant.
+// However clusters, internal listeners and routes of two states meet in an Envoy, none answers for another tenant.
 func TestEnvoyAnswersNothingWhereClustersAndRoutesDisagree(t *testing.T) {
 	ip := loopbacks(4)
 	serverIP, client := ip[0], ip[3]
@@ -32,10 +32,10 @@ func TestEnvoyAnswersNothingWhereClustersAndRoutesDisagree(t *testing.T) {
 	state := func(one, two string) *Snapshot {
 		return mustBuild(t, proxyServer(serverIP, appsAs("one", one, vip[one], ports[one]), appsAs("two", two, vip[two], ports[two])), Options{PortOffset: portOffset})
 	}
-	mixed := func(clusters, routes *Snapshot) *Snapshot {
+	mixed := func(clusters, listeners, routes *Snapshot) *Snapshot {
 		return &Snapshot{version: "mixed", sets: map[string]*resourceSet{
 			clusterType: clusters.sets[clusterType], endpointType: clusters.sets[endpointType],
-			listenerType: routes.sets[listenerType], routeType: routes.sets[routeType],
+			listenerType: listeners.sets[listenerType], routeType: routes.sets[routeType],
 		}}
 	}
 	before, after := state("a", "b"), state("b", "a")
@@ -50,9 +50,12 @@ func TestEnvoyAnswersNothingWhereClustersAndRoutesDisagree(t *testing.T) {
 		agree bool
 	}{
 		{"before", before, true},
-		{"clusters ahead", mixed(after, before), false},
+		{"clusters ahead", mixed(after, before, before), false},
 		{"back", before, true},
-		{"routes ahead", mixed(before, after), false},
+		{"routes ahead", mixed(before, after, after), false},
+		{"back again", before, true},
+		{"internal listeners ahead", mixed(before, after, before), false},
+		{"internal listeners behind", mixed(after, before, after), false},
 		{"after", after, true},
 	} {
 		s.Apply(testInfra, step.snap)
@@ -66,7 +69,8 @@ func TestEnvoyAnswersNothingWhereClustersAndRoutesDisagree(t *testing.T) {
 				t.Errorf("%s: for %s %s answers, want %s", step.what, name, got, want)
 			}
 			response, answer := kept.ask(t, "GET / HTTP/1.1\r\nHost: "+host+"\r\n\r\n")
-			if got := answer.App; got != want && !strings.HasPrefix(response.Status, want) {
+			// A connection to the right app that is there already may serve until its chain has drained.
+			if got := answer.App; got != name && (step.agree || got != "" || !strings.HasPrefix(response.Status, want)) {
 				t.Errorf("%s: on a connection of before, for %s %q answers, %s; want %s", step.what, name, got, response.Status, want)
 			}
 		}

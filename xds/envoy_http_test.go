@@ -28,7 +28,7 @@ type told struct {
 }
 
 // startApp stands for the router of a hosted cluster: it says who it is and what it was asked. /echo gives the body back as it
-// comes, a WebSocket whatever comes.
+// comes, a WebSocket whatever comes; /download never ends.
 func startApp(t testing.TB, name, address string, port int32) int32 {
 	t.Helper()
 	var echoes sync.WaitGroup
@@ -59,6 +59,12 @@ func startApp(t testing.TB, name, address string, port int32) int32 {
 						return
 					}
 					if _, err := w.Write(buf); err != nil || control.Flush() != nil {
+						return
+					}
+				}
+			case r.URL.Path == "/download":
+				for block := make([]byte, bufferLimit); ; {
+					if _, err := w.Write(block); err != nil {
 						return
 					}
 				}
@@ -146,10 +152,10 @@ func (c *httpConn) ask(t testing.TB, said string) (*http.Response, *told) {
 	return response, answer
 }
 
-// ended tells whether the other side has closed.
+// ended waits until the other side has closed, and tells whether it has.
 func (c *httpConn) ended() bool {
-	_, err := c.in.ReadByte()
-	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)
+	_, err := io.Copy(io.Discard, c.in)
+	return err == nil || errors.Is(err, syscall.ECONNRESET)
 }
 
 // answersTo is who answers a request for a Host on a connection of its own: an app, or a status.
@@ -408,22 +414,42 @@ func TestEnvoyRefusesAmbiguousHTTP(t *testing.T) {
 // httpStream is a WebSocket or a request that is held open.
 type httpStream struct {
 	*httpConn
-	name    string
-	chunked io.Reader // of the answer; nil: a WebSocket
+	name string
+	said string    // what is said to see whether it lives
+	back io.Reader // where a byte has to come back; nil: it answers in the end only
 }
 
 func openWebSocket(t testing.TB, source, server, host string) *httpStream {
 	t.Helper()
-	s := &httpStream{httpConn: dialHTTP(t, source, server), name: "WebSocket to " + host}
+	s := &httpStream{httpConn: dialHTTP(t, source, server), name: "WebSocket to " + host, said: "x"}
+	s.back = s.in
 	s.open(t, "GET /socket HTTP/1.1\r\nHost: "+host+"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n", "101")
 	return s
 }
 
 func openRequest(t testing.TB, source, server, host string) *httpStream {
 	t.Helper()
-	s := &httpStream{httpConn: dialHTTP(t, source, server), name: "request to " + host}
+	s := &httpStream{httpConn: dialHTTP(t, source, server), name: "request to " + host, said: "1\r\nx\r\n"}
 	s.open(t, "POST /echo HTTP/1.1\r\nHost: "+host+"\r\nTransfer-Encoding: chunked\r\n\r\n", "200")
-	s.chunked = httputil.NewChunkedReader(s.in)
+	s.back = httputil.NewChunkedReader(s.in)
+	return s
+}
+
+func openDownload(t testing.TB, source, server, host string) *httpStream {
+	t.Helper()
+	s := &httpStream{httpConn: dialHTTP(t, source, server), name: "download from " + host}
+	s.open(t, "GET /download HTTP/1.1\r\nHost: "+host+"\r\n\r\n", "200")
+	s.back = s.in
+	return s
+}
+
+// openUpload sends a body whose end is answered.
+func openUpload(t testing.TB, source, server, host string) *httpStream {
+	t.Helper()
+	s := &httpStream{httpConn: dialHTTP(t, source, server), name: "upload to " + host, said: "1\r\nx\r\n"}
+	if _, err := io.WriteString(s, "POST / HTTP/1.1\r\nHost: "+host+"\r\nTransfer-Encoding: chunked\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
 	return s
 }
 
@@ -443,18 +469,14 @@ func (s *httpStream) open(t testing.TB, said, status string) {
 	}
 }
 
-// alive sends a byte and waits for its echo.
+// alive sends a byte and waits for one, as far as the stream has that.
 func (s *httpStream) alive() error {
 	if err := s.SetDeadline(time.Now().Add(patience)); err != nil {
 		return err
 	}
-	said, back := "x", io.Reader(s.in)
-	if s.chunked != nil {
-		said, back = "1\r\nx\r\n", s.chunked
-	}
-	if _, err := io.WriteString(s, said); err != nil {
+	if _, err := io.WriteString(s, s.said); err != nil || s.back == nil {
 		return err
 	}
-	_, err := io.ReadFull(back, make([]byte, 1))
+	_, err := io.ReadFull(s.back, make([]byte, 1))
 	return err
 }

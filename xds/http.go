@@ -4,13 +4,16 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	accesslog "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	routerfilter "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
@@ -20,6 +23,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/densityops/oooi/api/v1alpha1"
 )
 
 const (
@@ -27,8 +32,11 @@ const (
 	httpPort = 80
 	// httpListener is the name of its listener, of that listener's only chain, and of its route configuration.
 	httpListener = "apps-http"
-	// httpTargetSuffix tells the cluster of an HTTP target from that of TLS to the same Service.
+	// httpTargetSuffix tells an HTTP target, with its cluster and its internal listener, from that of TLS to the same Service.
 	httpTargetSuffix = "/http"
+	// addressSuffix is that of the cluster of its addresses. It sorts before the other: Envoy knows a new address before it gives
+	// up the connections that it kept to the old one.
+	addressSuffix = "/address"
 
 	// requestHeadersTimeout is how long a client may take over the headers of one request.
 	requestHeadersTimeout = clientHelloTimeout
@@ -66,7 +74,6 @@ func (b *builder) buildHTTPListener(l *listener) (*listenerv3.Listener, error) {
 		"sent":     "%BYTES_SENT%",
 		"duration": "%DURATION%",
 		"flags":    "%RESPONSE_FLAGS%",
-		"failure":  "%UPSTREAM_TRANSPORT_FAILURE_REASON%",
 	})
 	if err != nil {
 		return nil, err
@@ -131,8 +138,8 @@ var oneHost = &routev3.HeaderMatcher{
 // buildRoutes is the route configuration of port 80: one virtual host a target. A Host that none of them has gets 404. It exists
 // without any target, too, so that an Envoy whose listener drains learns that its last routes have gone before their clusters go.
 //
-// Each route takes only endpoints of its owner, as each chain does. What is under way when a route goes comes to its own end: Envoy
-// can cut a chain, but not some of the requests of one.
+// Each route takes only endpoints of its owner, as each chain does. What is under way when a route goes ends with the internal listener
+// of its target.
 func (b *builder) buildRoutes() *routev3.RouteConfiguration {
 	config := &routev3.RouteConfiguration{
 		Name: httpListener,
@@ -186,6 +193,71 @@ func (b *builder) buildRoutes() *routev3.RouteConfiguration {
 		config.VirtualHosts = append(config.VirtualHosts, &routev3.VirtualHost{Name: noHost, Domains: slices.Sorted(maps.Keys(closed))})
 	}
 	return config
+}
+
+// buildHTTPTarget gives the cluster that the requests of an HTTP target go to, and the internal listener, of the same name, that the
+// cluster's connections go through, inside Envoy, to the cluster of the target's addresses. Envoy cannot end some of the requests
+// of port 80, but it drains a listener that goes, and a chain that changes: when the target goes, or becomes another tenant's, what
+// is under way ends with the drain time. Such a connection does not count for BootstrapConfig.MaxConnections.
+func buildHTTPTarget(t *target, log *accesslog.AccessLog) (*clusterv3.Cluster, *listenerv3.Listener, error) {
+	chain, err := buildChain(t.name, t.cluster, t.owner, idleTimeout)
+	if err != nil {
+		return nil, nil, err
+	}
+	cluster := newCluster(t.name)
+	cluster.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
+	cluster.LoadAssignment = &endpointv3.ClusterLoadAssignment{
+		ClusterName: t.name,
+		Endpoints: []*endpointv3.LocalityLbEndpoints{{LbEndpoints: []*endpointv3.LbEndpoint{{
+			HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{
+				Address: &core.Address{Address: &core.Address_EnvoyInternalAddress{EnvoyInternalAddress: &core.EnvoyInternalAddress{
+					AddressNameSpecifier: &core.EnvoyInternalAddress_ServerListenerName{ServerListenerName: t.name},
+					EndpointId:           addressOf(t.backend),
+				}}},
+			}},
+			Metadata: t.owner,
+		}}}},
+	}
+	if err := speakHTTP(cluster); err != nil {
+		return nil, nil, err
+	}
+	return cluster, &listenerv3.Listener{
+		Name:                          t.name,
+		ListenerSpecifier:             &listenerv3.Listener_InternalListener{InternalListener: &listenerv3.Listener_InternalListenerConfig{}},
+		PerConnectionBufferLimitBytes: wrapperspb.UInt32(bufferLimit),
+		FilterChains:                  []*listenerv3.FilterChain{chain},
+		AccessLog:                     []*accesslog.AccessLog{log},
+	}, nil
+}
+
+// connectionFailures is the access log of internal listeners: one line for each connection to a target that failed, as the request's own
+// line cannot say why. The client is in that one.
+func connectionFailures() (*accesslog.AccessLog, error) {
+	log, err := buildAccessLog(map[string]any{
+		"time":     "%START_TIME%",
+		"listener": httpListener,
+		"target":   "%FILTER_CHAIN_NAME%",
+		"upstream": "%UPSTREAM_HOST%",
+		"duration": "%DURATION%",
+		"flags":    "%RESPONSE_FLAGS%",
+		"failure":  "%UPSTREAM_TRANSPORT_FAILURE_REASON%",
+	})
+	if err != nil {
+		return nil, err
+	}
+	log.Filter = &accesslog.AccessLogFilter{FilterSpecifier: &accesslog.AccessLogFilter_ResponseFlagFilter{
+		ResponseFlagFilter: &accesslog.ResponseFlagFilter{}, // any flag
+	}}
+	return log, nil
+}
+
+// isInternal tells an internal listener from those that bind a port.
+func isInternal(listener string) bool { return strings.HasSuffix(listener, httpTargetSuffix) }
+
+// addressOf is where a backend leads, for the access log. As it is part of the cluster, Envoy gives up the idle connections that it
+// kept to another address.
+func addressOf(backend *v1alpha1.Backend) string {
+	return net.JoinHostPort(strings.Join(slices.Sorted(slices.Values(backend.Addresses)), ","), strconv.Itoa(int(backend.TargetPort)))
 }
 
 // speakHTTP makes the cluster of an HTTP target one of HTTP/1.1. Each client's connection has connections of its own to the

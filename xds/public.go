@@ -34,7 +34,7 @@ func buildPublicChain(target string, owner *core.Metadata) (*listenerv3.FilterCh
 	if err != nil {
 		return nil, fmt.Errorf("filter chain %s: %w", target, err)
 	}
-	chain, err := buildChain(target, owner, publicIdleTimeout)
+	chain, err := buildChain(target, target, owner, publicIdleTimeout)
 	if err != nil {
 		return nil, err
 	}

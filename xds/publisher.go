@@ -9,7 +9,7 @@ import (
 )
 
 // publisher decides what one Envoy is sent next, make before break: clusters, endpoints, listeners, routes, and only when
-// Envoy has all of the listeners and routes, the removal of clusters. It has one step in flight, but for endpoints and routes:
+// Envoy has all of the routes, the removal of internal listeners, and of the listeners too, that of clusters. It has one step in flight, but for endpoints and routes:
 // Envoy does not acknowledge a cluster before it has warmed it with its endpoints, and may do the same with a listener and its
 // routes. The order spares connections; that none reaches
 // another tenant in between is seen to by the resources themselves. It knows nothing of the wire; it is not safe for concurrent use.
@@ -126,10 +126,16 @@ func (p *publisher) choose() *step {
 			return st
 		}
 	}
-	if !idle || !p.inSync(listenerType) || p.awaitsRoutes() || p.types[routeType] != nil && !p.inSync(routeType) {
+	if !idle || p.awaitsRoutes() || p.types[routeType] != nil && !p.inSync(routeType) {
 		return nil
 	}
-	return p.removals(clusterType)
+	if st := p.removals(listenerType, isInternal); st != nil {
+		return st
+	}
+	if !p.inSync(listenerType) {
+		return nil
+	}
+	return p.removals(clusterType, func(string) bool { return true })
 }
 
 // awaitsRoutes tells whether Envoy has a listener whose routes it has not asked for, which it does as soon as it has the listener.
@@ -177,15 +183,15 @@ func (sub *subscription) has(r *discovery.Resource) bool {
 	return held == r || held != nil && held.Version == r.Version
 }
 
-// removals are the resources that Envoy has and the target has not.
-func (p *publisher) removals(typeURL string) *step {
+// removals are the resources that Envoy has and the target has not, as far as they are of a kind.
+func (p *publisher) removals(typeURL string, ofKind func(name string) bool) *step {
 	sub := p.types[typeURL]
 	if sub == nil {
 		return nil
 	}
 	var gone []string
 	for name := range sub.held {
-		if p.target.sets[typeURL].byName[name] == nil {
+		if p.target.sets[typeURL].byName[name] == nil && ofKind(name) {
 			gone = append(gone, name)
 		}
 	}
@@ -196,9 +202,10 @@ func (p *publisher) removals(typeURL string) *step {
 	return &step{typeURL: typeURL, remove: gone}
 }
 
-// listeners are added and removed in one step: a listener may take over the port of another.
+// listeners are added and removed in one step: a listener may take over the port of another. Internal listeners are removed when
+// no route leads to them any more.
 func (p *publisher) listeners() *step {
-	add, gone := p.additions(listenerType), p.removals(listenerType)
+	add, gone := p.additions(listenerType), p.removals(listenerType, func(name string) bool { return !isInternal(name) })
 	if add == nil {
 		return gone
 	}

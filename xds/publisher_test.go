@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -95,7 +96,7 @@ func (e *modelEnvoy) take(p *publisher, st *step) {
 	}
 }
 
-// dangling is a chain whose cluster Envoy does not have, though it had a chance to.
+// dangling is a chain whose cluster, or a route whose cluster or internal listener, Envoy does not have, though it had a chance to.
 func (e *modelEnvoy) dangling(t *testing.T, refused map[string]bool) string {
 	for name, r := range e.has[listenerType] {
 		l := &listenerv3.Listener{}
@@ -106,8 +107,12 @@ func (e *modelEnvoy) dangling(t *testing.T, refused map[string]bool) string {
 			if name == httpListener {
 				continue // its routes lead on
 			}
-			if e.has[clusterType][chain.GetName()] == nil && !refused[chain.GetName()] {
-				return fmt.Sprintf("listener %s leads to %s, which is not there", name, chain.GetName())
+			cluster := chain.GetName()
+			if isInternal(name) {
+				cluster = strings.TrimSuffix(name, httpTargetSuffix) + addressSuffix
+			}
+			if e.has[clusterType][cluster] == nil && !refused[cluster] {
+				return fmt.Sprintf("listener %s leads to %s, which is not there", name, cluster)
 			}
 		}
 	}
@@ -117,8 +122,10 @@ func (e *modelEnvoy) dangling(t *testing.T, refused map[string]bool) string {
 			t.Fatal(err)
 		}
 		for _, host := range config.GetVirtualHosts() {
-			if e.has[clusterType][host.GetName()] == nil && !refused[host.GetName()] {
-				return fmt.Sprintf("a route leads to %s, which is not there", host.GetName())
+			for _, typeURL := range []string{clusterType, listenerType} {
+				if e.has[typeURL][host.GetName()] == nil && !refused[host.GetName()] {
+					return fmt.Sprintf("a route leads to the %s %s, which is not there", shortType(typeURL), host.GetName())
+				}
 			}
 		}
 	}

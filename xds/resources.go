@@ -75,10 +75,10 @@ func buildOwner(owner string) (*core.Metadata, error) {
 // owner that it was made for, so that a cluster that is older or newer than the listener gives it none.
 //
 // A connection without a byte for as long as idle is ended.
-func buildChain(target string, owner *core.Metadata, idle time.Duration) (*listenerv3.FilterChain, error) {
+func buildChain(target, cluster string, owner *core.Metadata, idle time.Duration) (*listenerv3.FilterChain, error) {
 	config, err := marshalAny(&tcpproxy.TcpProxy{
 		StatPrefix:       target,
-		ClusterSpecifier: &tcpproxy.TcpProxy_Cluster{Cluster: target},
+		ClusterSpecifier: &tcpproxy.TcpProxy_Cluster{Cluster: cluster},
 		IdleTimeout:      durationpb.New(idle),
 		MetadataMatch:    owner,
 	})
@@ -142,7 +142,7 @@ func (b *builder) buildListener(l *listener, m *matchers) (*listenerv3.Listener,
 	return message, nil
 }
 
-// newListener is what all listeners have in common.
+// newListener is what all listeners of a port have in common.
 func (b *builder) newListener(l *listener) *listenerv3.Listener {
 	return &listenerv3.Listener{
 		Name:                          l.name,
@@ -177,7 +177,26 @@ func buildAccessLog(fields map[string]any) (*accesslog.AccessLog, error) {
 	}, nil
 }
 
-// buildCluster is the cluster of a target. One address is part of it; the endpoints of a headless Service come by EDS,
+// newCluster is what all clusters of targets have in common.
+func newCluster(name string) *clusterv3.Cluster {
+	return &clusterv3.Cluster{
+		Name:                          name,
+		PerConnectionBufferLimitBytes: wrapperspb.UInt32(bufferLimit),
+		// Envoy's default of 1024 connections is less than the workers of one cluster open.
+		CircuitBreakers: &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{{
+			MaxConnections:     wrapperspb.UInt32(math.MaxUint32),
+			MaxPendingRequests: wrapperspb.UInt32(math.MaxUint32),
+			MaxRequests:        wrapperspb.UInt32(math.MaxUint32),
+		}}},
+		// Only endpoints of the owner that the chain or the route asks for; without one the connection is closed, the request answered 503.
+		LbSubsetConfig: &clusterv3.Cluster_LbSubsetConfig{
+			FallbackPolicy:  clusterv3.Cluster_LbSubsetConfig_NO_FALLBACK,
+			SubsetSelectors: []*clusterv3.Cluster_LbSubsetConfig_LbSubsetSelector{{Keys: []string{ownerKey}}},
+		},
+	}
+}
+
+// buildCluster is the cluster of a target's addresses. One address is part of it; the endpoints of a headless Service come by EDS,
 // so that they can move without the cluster; a DNS name is resolved by Envoy.
 func buildCluster(t *target) (*clusterv3.Cluster, *endpointv3.ClusterLoadAssignment, error) {
 	backend := t.backend
@@ -188,30 +207,11 @@ func buildCluster(t *target) (*clusterv3.Cluster, *endpointv3.ClusterLoadAssignm
 	if connectTimeout <= 0 {
 		connectTimeout = defaultConnectTimeout
 	}
-	cluster := &clusterv3.Cluster{
-		Name:                          t.name,
-		ConnectTimeout:                durationpb.New(connectTimeout),
-		PerConnectionBufferLimitBytes: wrapperspb.UInt32(bufferLimit),
-		// Envoy's default of 1024 connections is less than the workers of one cluster open.
-		CircuitBreakers: &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{{
-			MaxConnections:     wrapperspb.UInt32(math.MaxUint32),
-			MaxPendingRequests: wrapperspb.UInt32(math.MaxUint32),
-			MaxRequests:        wrapperspb.UInt32(math.MaxUint32),
-		}}},
-		// Only endpoints of the owner that the chain asks for; without one the connection is closed.
-		LbSubsetConfig: &clusterv3.Cluster_LbSubsetConfig{
-			FallbackPolicy:  clusterv3.Cluster_LbSubsetConfig_NO_FALLBACK,
-			SubsetSelectors: []*clusterv3.Cluster_LbSubsetConfig_LbSubsetSelector{{Keys: []string{ownerKey}}},
-		},
-		UpstreamConnectionOptions: &clusterv3.UpstreamConnectionOptions{TcpKeepalive: buildKeepalive()},
-		UpstreamBindConfig:        &core.BindConfig{SocketOptions: []*core.SocketOption{buildUserTimeout()}},
-	}
-	if t.http {
-		if err := speakHTTP(cluster); err != nil {
-			return nil, nil, err
-		}
-	}
-	endpoints, named, err := buildEndpoints(t.name, t.owner, backend)
+	cluster := newCluster(t.cluster)
+	cluster.ConnectTimeout = durationpb.New(connectTimeout)
+	cluster.UpstreamConnectionOptions = &clusterv3.UpstreamConnectionOptions{TcpKeepalive: buildKeepalive()}
+	cluster.UpstreamBindConfig = &core.BindConfig{SocketOptions: []*core.SocketOption{buildUserTimeout()}}
+	endpoints, named, err := buildEndpoints(t.cluster, t.owner, backend)
 	switch {
 	case err != nil:
 		return nil, nil, err
@@ -233,7 +233,7 @@ func buildCluster(t *target) (*clusterv3.Cluster, *endpointv3.ClusterLoadAssignm
 }
 
 // buildEndpoints lists the addresses of a target; named tells that they are one DNS name.
-func buildEndpoints(target string, owner *core.Metadata, backend *v1alpha1.Backend) (assignment *endpointv3.ClusterLoadAssignment, named bool, err error) {
+func buildEndpoints(cluster string, owner *core.Metadata, backend *v1alpha1.Backend) (assignment *endpointv3.ClusterLoadAssignment, named bool, err error) {
 	var endpoints []*endpointv3.LbEndpoint
 	for _, address := range slices.Sorted(slices.Values(backend.Addresses)) {
 		if _, err := netip.ParseAddr(address); err != nil {
@@ -251,7 +251,7 @@ func buildEndpoints(target string, owner *core.Metadata, backend *v1alpha1.Backe
 		})
 	}
 	return &endpointv3.ClusterLoadAssignment{
-		ClusterName: target,
+		ClusterName: cluster,
 		Endpoints:   []*endpointv3.LocalityLbEndpoints{{LbEndpoints: endpoints}},
 	}, named, nil
 }

@@ -598,15 +598,21 @@ func withApps(proxy *v1alpha1.ProxyServer, attachments ...string) *v1alpha1.Prox
 func appsOf(attachments ...string) []string {
 	var names []string
 	for _, name := range attachments {
-		names = append(names, "clusters/"+name+"/oooi-ingress", "clusters/"+name+"/oooi-ingress/http")
+		names = append(names, "clusters/"+name+"/oooi-ingress", "clusters/"+name+"/oooi-ingress/address", "clusters/"+name+"/oooi-ingress/http")
 	}
 	return names
 }
 
-var (
-	allListeners = []string{"apps-http", "https", "kube-api"}
-	appsRoutes   = []string{"apps-http"}
-)
+// listenersWith are the names of the listeners when some attachments have apps, which have an internal listener each.
+func listenersWith(attachments ...string) []string {
+	names := []string{"apps-http"}
+	for _, name := range attachments {
+		names = append(names, "clusters/"+name+"/oooi-ingress/http")
+	}
+	return append(names, "https", "kube-api")
+}
+
+var appsRoutes = []string{"apps-http"}
 
 // sorted joins and sorts lists.
 func sorted(lists ...[]string) []string { return slices.Sorted(slices.Values(slices.Concat(lists...))) }
@@ -615,7 +621,7 @@ func TestRoutesComeAfterListenersAndGoBeforeClusters(t *testing.T) {
 	p := serveInProcess(t)
 	p.Apply(testInfra, mustBuild(t, withApps(page("a", "b"), "a"), Options{}))
 	c := connectDelta(t, p, testInfra, "pod-1")
-	c.start(sorted(targetsOf("a", "b"), appsOf("a")), allListeners)
+	c.start(sorted(targetsOf("a", "b"), appsOf("a")), listenersWith("a"))
 	if st := p.Status(testInfra)[0]; st.Acknowledged != "" {
 		t.Errorf("before Envoy asked for its routes: %+v", st)
 	}
@@ -625,7 +631,7 @@ func TestRoutesComeAfterListenersAndGoBeforeClusters(t *testing.T) {
 
 	p.Apply(testInfra, mustBuild(t, withApps(page("a", "b"), "a", "b"), Options{}))
 	c.ack(c.expect(clusterType, appsOf("b"), nil))
-	c.ack(c.expect(listenerType, []string{"https"}, nil)) // apps-http is as it was
+	c.ack(c.expect(listenerType, []string{"clusters/b/oooi-ingress/http", "https"}, nil)) // apps-http is as it was
 	c.ack(c.expect(routeType, appsRoutes, nil))
 	p.settled(t, testInfra)
 
@@ -636,7 +642,7 @@ func TestRoutesComeAfterListenersAndGoBeforeClusters(t *testing.T) {
 		t.Errorf("the routes still lead to a: %s", text)
 	}
 	c.nack(routes, "no")
-	p.settled(t, testInfra) // the clusters of a stay, as the last good routes lead there
+	p.settled(t, testInfra) // the clusters of a and its internal listener stay, as the last good routes lead there
 	if st := p.Status(testInfra)[0]; st.Error != "routeconfiguration apps-http: no" || st.Acknowledged == p.Version(testInfra) {
 		t.Errorf("status %+v", st)
 	}
@@ -644,7 +650,7 @@ func TestRoutesComeAfterListenersAndGoBeforeClusters(t *testing.T) {
 		t.Errorf("CSDS: %q", got)
 	}
 
-	// The last apps go: the routes, which a draining listener may still have, lead nowhere before the clusters go.
+	// The last apps go: the routes, which a draining listener may still have, lead nowhere before internal listeners and clusters go.
 	p.Apply(testInfra, mustBuild(t, page("a", "b"), Options{}))
 	c.ack(c.expect(listenerType, []string{"https"}, []string{"apps-http"}))
 	routes = c.expect(routeType, appsRoutes, nil)
@@ -652,20 +658,22 @@ func TestRoutesComeAfterListenersAndGoBeforeClusters(t *testing.T) {
 		t.Errorf("the routes still lead somewhere: %s", text)
 	}
 	c.ack(routes)
+	c.ack(c.expect(listenerType, nil, []string{"clusters/a/oooi-ingress/http", "clusters/b/oooi-ingress/http"}))
 	c.ack(c.expect(clusterType, nil, sorted(appsOf("a", "b"))))
 	p.settled(t, testInfra)
 	c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: routeType, ResourceNamesUnsubscribe: appsRoutes}) // the listener has drained
 
 	p.Apply(testInfra, mustBuild(t, withApps(page("a", "b"), "a"), Options{})) // and they come back
 	c.ack(c.expect(clusterType, appsOf("a"), nil))
-	c.ack(c.expect(listenerType, []string{"apps-http", "https"}, nil))
+	c.ack(c.expect(listenerType, []string{"apps-http", "clusters/a/oooi-ingress/http", "https"}, nil))
 	c.ask(routeType, "apps-http")
 	c.ack(c.expect(routeType, appsRoutes, nil))
 	p.settled(t, testInfra)
 
 	p.Remove(testInfra)
-	c.ack(c.expect(listenerType, nil, allListeners))
+	c.ack(c.expect(listenerType, nil, listenersWith()))
 	c.ack(c.expect(routeType, appsRoutes, nil))
+	c.ack(c.expect(listenerType, nil, []string{"clusters/a/oooi-ingress/http"}))
 	c.ack(c.expect(clusterType, nil, sorted(targetsOf("a", "b"), appsOf("a"))))
 	p.settled(t, testInfra)
 }
@@ -678,7 +686,7 @@ func TestAListenerMayWaitForItsRoutes(t *testing.T) {
 	c.ask(clusterType)
 	c.ack(c.expect(clusterType, sorted(targetsOf("a"), appsOf("a")), nil))
 	c.ask(listenerType)
-	listeners := c.expect(listenerType, allListeners, nil)
+	listeners := c.expect(listenerType, listenersWith("a"), nil)
 	c.ask(routeType, "apps-http")
 	c.ack(c.expect(routeType, appsRoutes, nil))
 	c.ack(listeners)
@@ -690,13 +698,14 @@ func TestRoutesThatAreGivenUpHoldUpNothing(t *testing.T) {
 	p := serveInProcess(t)
 	p.Apply(testInfra, mustBuild(t, withApps(page("a"), "a"), Options{}))
 	c := connectDelta(t, p, testInfra, "pod-1")
-	c.start(sorted(targetsOf("a"), appsOf("a")), allListeners)
+	c.start(sorted(targetsOf("a"), appsOf("a")), listenersWith("a"))
 	c.ask(routeType, "apps-http")
 	c.ack(c.expect(routeType, appsRoutes, nil))
 	p.Apply(testInfra, mustBuild(t, page("a"), Options{}))
 	c.ack(c.expect(listenerType, []string{"https"}, []string{"apps-http"}))
 	c.expect(routeType, appsRoutes, nil)
 	c.send(&discovery.DeltaDiscoveryRequest{TypeUrl: routeType, ResourceNamesUnsubscribe: appsRoutes})
+	c.ack(c.expect(listenerType, nil, []string{"clusters/a/oooi-ingress/http"}))
 	c.ack(c.expect(clusterType, nil, appsOf("a")))
 	p.settled(t, testInfra)
 }
@@ -709,8 +718,10 @@ func TestNobodyWaitsForRoutesThatAreNotAskedFor(t *testing.T) {
 	c.ask(clusterType)
 	c.ack(c.expect(clusterType, appsOf("a"), nil))
 	c.ask(listenerType)
-	c.nack(c.expect(listenerType, []string{"apps-http", "https"}, nil), "no")
+	c.nack(c.expect(listenerType, []string{"apps-http", "clusters/a/oooi-ingress/http", "https"}, nil), "no")
+	c.nack(c.expect(listenerType, []string{"apps-http", "clusters/a/oooi-ingress/http"}, nil), "no")
 	c.nack(c.expect(listenerType, []string{"apps-http"}, nil), "cannot bind")
+	c.ack(c.expect(listenerType, []string{"clusters/a/oooi-ingress/http"}, nil))
 	c.ack(c.expect(listenerType, []string{"https"}, nil))
 	p.settled(t, testInfra)
 	if st := p.Status(testInfra)[0]; st.Error != "listener apps-http: cannot bind" {
@@ -721,7 +732,7 @@ func TestNobodyWaitsForRoutesThatAreNotAskedFor(t *testing.T) {
 	c.ack(c.expect(listenerType, []string{"apps-http"}, nil)) // and does not ask
 	p.Apply(testInfra, mustBuild(t, withApps(page(), "a", "b"), Options{}))
 	c.ack(c.expect(clusterType, appsOf("b"), nil))
-	c.ack(c.expect(listenerType, []string{"https"}, nil))
+	c.ack(c.expect(listenerType, []string{"clusters/b/oooi-ingress/http", "https"}, nil))
 	c.ask(routeType, "apps-http")
 	c.ack(c.expect(routeType, appsRoutes, nil))
 	p.settled(t, testInfra)
@@ -762,6 +773,7 @@ func TestRoutesAfterARestart(t *testing.T) {
 	c := resume(gone)
 	c.ack(c.expect(listenerType, []string{"https"}, []string{"apps-http"}))
 	c.ack(c.expect(routeType, appsRoutes, nil))
+	c.ack(c.expect(listenerType, nil, []string{"clusters/a/oooi-ingress/http"}))
 	c.ack(c.expect(clusterType, nil, appsOf("a")))
 	gone.settled(t, testInfra)
 }

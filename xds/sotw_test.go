@@ -170,9 +170,9 @@ func TestStateOfTheWorldRoutes(t *testing.T) {
 	p.Apply(testInfra, mustBuild(t, withApps(page("a"), "a"), Options{}))
 	c := connectSotW(t, p, "pod-1")
 	c.ask(clusterType, "", nil)
-	c.ack(c.expect(clusterType, 6))
+	c.ack(c.expect(clusterType, 7))
 	c.ask(listenerType, "", nil)
-	c.ack(c.expect(listenerType, 3))
+	c.ack(c.expect(listenerType, 4))
 	c.ask(routeType, "", nil, "apps-http")
 	r := c.expect(routeType, 1)
 	c.ack(r, "apps-http")
@@ -180,9 +180,10 @@ func TestStateOfTheWorldRoutes(t *testing.T) {
 
 	// The listener goes, and with it the question for its routes, while these are on their way: Envoy need not answer.
 	p.Apply(testInfra, mustBuild(t, page("a"), Options{}))
-	c.ack(c.expect(listenerType, 2))
+	c.ack(c.expect(listenerType, 3)) // the internal listener is still there
 	r = c.expect(routeType, 1)
 	c.ask(routeType, r.GetNonce(), nil)
+	c.ack(c.expect(listenerType, 2))
 	c.ack(c.expect(clusterType, 4))
 	p.settled(t, testInfra)
 }
