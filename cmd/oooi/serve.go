@@ -18,7 +18,7 @@ import (
 	"github.com/densityops/oooi/dnsserver"
 	"github.com/densityops/oooi/serve"
 	"github.com/densityops/oooi/watch/files"
-	"github.com/densityops/oooi/watch/kube"
+	"github.com/densityops/oooi/watch/workloads"
 )
 
 // serveFlags are the flags of oooi serve as they were given.
@@ -39,7 +39,7 @@ type settings struct {
 	// reconcile is the role of the hub; the others are those of serve.
 	reconcile bool
 	// workloads is how the hub writes VLAN pods; nil: it writes none.
-	workloads *kube.WorkloadsConfig
+	workloads *workloads.Installation
 
 	serve serve.Config
 }

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/densityops/oooi/deploy/workload"
-	"github.com/densityops/oooi/watch/kube"
+	"github.com/densityops/oooi/watch/workloads"
 )
 
 // defaultEnvoyImage is the release of Envoy that oooi is tested with.
@@ -32,7 +32,7 @@ func (f *vlanPodsFlags) add(cmd *cobra.Command) {
 }
 
 // check turns the flags into what a hub needs; nil: it writes no VLAN pods.
-func (f *vlanPodsFlags) check(cmd *cobra.Command, s *settings) (*kube.WorkloadsConfig, error) {
+func (f *vlanPodsFlags) check(cmd *cobra.Command, s *settings) (*workloads.Installation, error) {
 	hub := s.reconcile && s.configDir == ""
 	for _, name := range []string{"vlan-pods", "vlan-image", "envoy-image", "image-pull-policy", "image-pull-secrets"} {
 		if cmd.Flags().Changed(name) && !hub {
@@ -64,7 +64,7 @@ func (f *vlanPodsFlags) check(cmd *cobra.Command, s *settings) (*kube.WorkloadsC
 	case !inPod && f.image == "":
 		return nil, usageError("--vlan-pods needs --vlan-image outside a pod: name the image of oooi")
 	}
-	return &kube.WorkloadsConfig{Pod: pod, Settings: workload.Settings{
+	return &workloads.Installation{Pod: pod, Settings: workload.Settings{
 		Image: f.image, EnvoyImage: f.envoyImage, PullPolicy: corev1.PullPolicy(f.pullPolicy), PullSecrets: f.pullSecrets,
 	}}, nil
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/densityops/oooi/deploy/workload"
 	"github.com/densityops/oooi/serve"
-	"github.com/densityops/oooi/watch/kube"
+	"github.com/densityops/oooi/watch/workloads"
 )
 
 // TestWhoWritesVLANPods tries the flags inside and outside a pod; what is wrong usage is in the scripts.
@@ -22,16 +22,16 @@ func TestWhoWritesVLANPods(t *testing.T) {
 		flags string
 		inPod bool
 		roles []serve.Role
-		want  *kube.WorkloadsConfig
+		want  *workloads.Installation
 	}{
-		{"a hub in its pod", "", true, nil, &kube.WorkloadsConfig{Pod: pod, Settings: workload.Settings{EnvoyImage: defaultEnvoyImage}}},
+		{"a hub in its pod", "", true, nil, &workloads.Installation{Pod: pod, Settings: workload.Settings{EnvoyImage: defaultEnvoyImage}}},
 		{"a hub in its pod that must not", "--vlan-pods=false", true, nil, nil},
 		{"a hub that serves, too, in its pod", "", true, []serve.Role{serve.RoleDNS}, nil},
-		{"a hub that serves, too, and is told to", "--vlan-pods", true, []serve.Role{serve.RoleDNS}, &kube.WorkloadsConfig{Pod: pod, Settings: workload.Settings{EnvoyImage: defaultEnvoyImage}}},
+		{"a hub that serves, too, and is told to", "--vlan-pods", true, []serve.Role{serve.RoleDNS}, &workloads.Installation{Pod: pod, Settings: workload.Settings{EnvoyImage: defaultEnvoyImage}}},
 		{"a laptop", "", false, nil, nil},
 		{
 			"a laptop with an image", "--vlan-image=oooi:1 --envoy-image=envoy:1 --image-pull-policy=Never --image-pull-secrets=a,b", false, nil,
-			&kube.WorkloadsConfig{Settings: workload.Settings{Image: "oooi:1", EnvoyImage: "envoy:1", PullPolicy: corev1.PullNever, PullSecrets: []string{"a", "b"}}},
+			&workloads.Installation{Settings: workload.Settings{Image: "oooi:1", EnvoyImage: "envoy:1", PullPolicy: corev1.PullNever, PullSecrets: []string{"a", "b"}}},
 		},
 		{"an image and no pods", "--vlan-image=oooi:1 --vlan-pods=false", false, nil, nil},
 	} {

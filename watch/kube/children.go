@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/densityops/oooi/api/v1alpha1"
+	"github.com/densityops/oooi/watch/informer"
 )
 
 // patience is how long a starting process waits for the API before it serves what it served last (product rule 18).
@@ -139,7 +140,7 @@ func (w *Watcher) Stale() bool {
 // kept set is delivered after a while.
 func (w *Watcher) Run(ctx context.Context, deliver func([]Children)) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return startCache(ctx, w.cache) })
+	group.Go(func() error { return informer.Run(ctx, w.cache) })
 	group.Go(func() error {
 		synced := make(chan struct{})
 		var readers sync.WaitGroup
@@ -266,9 +267,9 @@ func (w *Watcher) read(ctx context.Context) bool {
 		{&v1alpha1.ProxyServer{}, follow(w, w.proxies)},
 	} {
 		for {
-			informer, err := w.cache.GetInformer(ctx, k.object, cache.BlockUntilSynced(false))
+			watched, err := w.cache.GetInformer(ctx, k.object, cache.BlockUntilSynced(false))
 			if err == nil {
-				registration, err := informer.AddEventHandler(k.handler)
+				registration, err := watched.AddEventHandler(k.handler)
 				if err == nil {
 					registrations = append(registrations, registration)
 					break
@@ -287,29 +288,6 @@ func (w *Watcher) read(ctx context.Context) bool {
 		}
 	}
 	return true
-}
-
-// stopGrace is how long a cache may take to stop.
-const stopGrace = 2 * time.Second
-
-// startCache runs a cache until ctx ends. It does not wait for informers that sleep before they try an API that is away once
-// more, which they do for up to half a minute whatever happens; they end with the process.
-func startCache(ctx context.Context, c cache.Cache) error {
-	stopped := make(chan error, 1)
-	go func() { stopped <- c.Start(ctx) }()
-	select {
-	case err := <-stopped:
-		return err
-	case <-ctx.Done():
-	}
-	grace := time.NewTimer(stopGrace)
-	defer grace.Stop()
-	select {
-	case err := <-stopped:
-		return err
-	case <-grace.C:
-		return nil
-	}
 }
 
 // sleep waits; false: ctx has ended.
@@ -337,7 +315,7 @@ type deleted struct {
 // follow keeps the children of one kind; only a new generation or one that comes or goes is a change.
 func follow[T client.Object](w *Watcher, into map[types.NamespacedName]T) toolscache.ResourceEventHandler {
 	name := func(key types.NamespacedName) string { return fmt.Sprintf("%T %s", into, key) }
-	return handler(func(object client.Object) {
+	return informer.Handler(func(object client.Object) {
 		key := client.ObjectKeyFromObject(object)
 		w.mu.Lock()
 		old, known := into[key]

@@ -4,17 +4,13 @@
 // A process can have both parts, or one of them:
 //
 //	hub      informers ─> world ─> plan ─> reconciler ─> children + statuses   (only the leader writes)
-//	                                  ├─> package deploy/workload ─> VLAN pods and what belongs to them
+//	                                  ├─> package workloads ─> VLAN pods and what belongs to them
 //	                                  └─> package appsingress ─> what apps ingress needs inside hosted clusters
 //	serving  children's informers ─> the servers; what they do ─> the children's statuses
 //
 // The serving part reads nothing but the children, so that a VLAN pod needs no rights beyond its own
 // namespace; what it served last is kept in the state folder, for a start without the API. Its DHCP leases are objects,
 // which the pods of a VLAN share and the hub reads (package leases).
-//
-// What belongs to VLAN pods has a queue and watches of its own: whatever is wrong there, or may not be read, children and
-// statuses are written as ever. An object of a needed name that is somebody else's is never touched. Upgrades of an installation
-// go one Infra at a time.
 //
 // A steady state makes no API write but the renewal of Leases. One Infra that cannot be written never holds up
 // another one. The package decides nothing about names, routes or addresses.

@@ -30,7 +30,9 @@ import (
 
 	"github.com/densityops/oooi/api/v1alpha1"
 	"github.com/densityops/oooi/watch/appsingress"
+	"github.com/densityops/oooi/watch/informer"
 	"github.com/densityops/oooi/watch/plan"
+	"github.com/densityops/oooi/watch/workloads"
 )
 
 const (
@@ -61,7 +63,7 @@ type HubConfig struct {
 	Planned func(*plan.Result)
 	Clock   func() time.Time
 	// Workloads says how VLAN pods are written; nil: none are.
-	Workloads *WorkloadsConfig
+	Workloads *workloads.Installation
 }
 
 // Hub watches the objects of a cluster and plans on every change; the leader writes what the plan
@@ -75,7 +77,7 @@ type Hub struct {
 	stop    func() // of the events
 	metrics *hubMetrics
 	// workloads writes VLAN pods; nil: none are written.
-	workloads *workloads
+	workloads *workloads.Writer
 
 	lock    *timedLock
 	elected atomic.Bool // by the election; leadsUntil is what counts
@@ -176,7 +178,11 @@ func NewHub(cfg HubConfig) (*Hub, error) {
 	})
 	h.metrics = newHubMetrics(cfg.Registerer, h.queue.Len)
 	if cfg.Workloads != nil {
-		if h.workloads, err = newWorkloads(h); err != nil {
+		if h.workloads, err = workloads.New(workloads.Config{
+			Installation: *cfg.Workloads, REST: cfg.REST, Log: cfg.Log, Registerer: cfg.Registerer,
+			Writes: h.metrics.writes, WriteFailures: h.metrics.writeFailures, Infra: cfg.Infra,
+			Lead: h.leadsUntil, Changed: h.world.notify, HasNamespace: h.world.hasNamespace, Clock: cfg.Clock,
+		}); err != nil {
 			return nil, err
 		}
 	}
@@ -190,14 +196,12 @@ func NewHub(cfg HubConfig) (*Hub, error) {
 func (h *Hub) Run(ctx context.Context) error {
 	defer h.stop()
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return startCache(ctx, h.world.cache) })
+	group.Go(func() error { return informer.Run(ctx, h.world.cache) })
 	group.Go(func() error { return h.world.watch(ctx) })
 	group.Go(func() error { return h.planOnChange(ctx) })
 	group.Go(func() error { return h.elect(ctx) })
 	group.Go(func() error { return h.hosted.Run(ctx) })
-	if h.workloads != nil {
-		group.Go(func() error { return h.workloads.run(ctx) })
-	}
+	group.Go(func() error { return h.workloads.Run(ctx) })
 	for range writers {
 		group.Go(func() error {
 			for h.writeNext(ctx) {
@@ -271,12 +275,12 @@ func (h *Hub) plan() {
 	h.recall(&objects)
 	result := plan.Plan(plan.Input{
 		Objects: objects, Leases: h.world.liveLeases(objects.Infras, h.cfg.Clock()), Limits: plan.ClusterLimits,
-		Published: published, ByHostUnknown: h.byHostUnknown(objects.Infras), Unwritten: h.workloads.unwrittenServices(),
+		Published: published, ByHostUnknown: h.byHostUnknown(objects.Infras), Unwritten: h.workloads.Unwritten(),
 	})
 	h.remember(result)
 	h.result.Store(result)
 	h.metrics.planned(result)
-	h.workloads.planned(result)
+	h.workloads.Planned(result)
 	h.lookInto(result)
 	h.forgetDeleted(result)
 	h.enqueue(result)

@@ -32,13 +32,6 @@ func newHubMetrics(registerer prometheus.Registerer, queued func() int) *hubMetr
 	return m
 }
 
-// watchUpgrades adds how many Infras wait for their turn to be upgraded.
-func (m *hubMetrics) watchUpgrades(registerer prometheus.Registerer, pending func() float64) {
-	registerer.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "oooi_vlan_upgrade_pending", Help: "Infras whose VLAN pods still have to be upgraded. One goes at a time; the first that does not get ready stops the rest.",
-	}, pending))
-}
-
 func (m *hubMetrics) planned(result *plan.Result) {
 	m.conflicts.Reset()
 	for _, infra := range result.Infras {

@@ -32,6 +32,8 @@ const (
 	renewPeriod, servingDuration = 10 * time.Second, 30 * time.Second
 	// callTimeout bounds one call of the API.
 	callTimeout = 5 * time.Second
+	// stopGrace is how long the last calls may take when the process ends.
+	stopGrace = 2 * time.Second
 )
 
 // Annotations of the Lease of a serving process.

@@ -252,7 +252,7 @@ func (h *Hub) servingOf(infra *plan.Infra) watch.Serving {
 	if held != nil {
 		s.Observed = append(s.Observed, *held)
 	}
-	if pods := h.workloads.condition(infra); pods != nil {
+	if pods := h.workloads.Condition(infra); pods != nil {
 		s.Observed = append(s.Observed, *pods)
 	}
 	judge := func(component v1alpha1.Component, wanted bool, address string, conditions []metav1.Condition, ready *bool) {

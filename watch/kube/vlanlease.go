@@ -31,6 +31,7 @@ import (
 
 	"github.com/densityops/oooi/api/v1alpha1"
 	"github.com/densityops/oooi/holder"
+	"github.com/densityops/oooi/watch/informer"
 )
 
 // Annotations of the Lease of a VLAN.
@@ -109,9 +110,9 @@ func (l *VLANLease) Run(ctx context.Context) error {
 	go func() {
 		defer close(watched)
 		for {
-			informer, err := l.cache.GetInformer(ctx, &coordinationv1.Lease{}, cache.BlockUntilSynced(false))
+			watched, err := l.cache.GetInformer(ctx, &coordinationv1.Lease{}, cache.BlockUntilSynced(false))
 			if err == nil {
-				if _, err = informer.AddEventHandler(l.handler()); err == nil {
+				if _, err = watched.AddEventHandler(l.handler()); err == nil {
 					return
 				}
 			}
@@ -121,13 +122,13 @@ func (l *VLANLease) Run(ctx context.Context) error {
 			}
 		}
 	}()
-	err := startCache(ctx, l.cache)
+	err := informer.Run(ctx, l.cache)
 	<-watched
 	return err
 }
 
 func (l *VLANLease) handler() toolscache.ResourceEventHandler {
-	return handler(func(object client.Object) {
+	return informer.Handler(func(object client.Object) {
 		lease := object.(*coordinationv1.Lease)
 		if lease.Name == l.name() {
 			l.learn(lease)

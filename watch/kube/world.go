@@ -27,6 +27,7 @@ import (
 
 	"github.com/densityops/oooi/api/hypershift"
 	"github.com/densityops/oooi/api/v1alpha1"
+	"github.com/densityops/oooi/watch/informer"
 	"github.com/densityops/oooi/watch/plan"
 )
 
@@ -134,7 +135,7 @@ func asIs[T client.Object](object client.Object) T { return object.(T) }
 
 // track keeps a map of objects by namespace and name. A change that touches nothing that is read makes no noise.
 func track[T any](w *world, into map[types.NamespacedName]T, read func(client.Object) T) toolscache.ResourceEventHandler {
-	return handler(func(object client.Object) {
+	return informer.Handler(func(object client.Object) {
 		key, value := client.ObjectKeyFromObject(object), read(object)
 		w.mu.Lock()
 		old, known := into[key]
@@ -149,20 +150,6 @@ func track[T any](w *world, into map[types.NamespacedName]T, read func(client.Ob
 		w.mu.Unlock()
 		w.notify()
 	})
-}
-
-// handler calls set for an object that is there, and gone for one that is not any more.
-func handler(set, gone func(client.Object)) toolscache.ResourceEventHandler {
-	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { set(object.(client.Object)) },
-		UpdateFunc: func(_, object any) { set(object.(client.Object)) },
-		DeleteFunc: func(object any) {
-			if last, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
-				object = last.Obj
-			}
-			gone(object.(client.Object))
-		},
-	}
 }
 
 // unchanged compares what is read of two states of one object. A neighbour's generation moves with fields that are
@@ -253,7 +240,7 @@ func (w *world) start(ctx context.Context, k kind) (client.Object, error) {
 			unserved = &meta.NoKindMatchError{GroupKind: object.GetObjectKind().GroupVersionKind().GroupKind()}
 			continue
 		}
-		informer, err := w.cache.GetInformer(ctx, object, cache.BlockUntilSynced(false))
+		watched, err := w.cache.GetInformer(ctx, object, cache.BlockUntilSynced(false))
 		if meta.IsNoMatchError(err) {
 			unserved = err
 			continue
@@ -261,7 +248,7 @@ func (w *world) start(ctx context.Context, k kind) (client.Object, error) {
 		if err != nil {
 			return nil, err
 		}
-		registration, err := informer.AddEventHandler(k.handler)
+		registration, err := watched.AddEventHandler(k.handler)
 		if err != nil {
 			return nil, err
 		}
@@ -365,6 +352,14 @@ func lookup[T any](w *world, from map[types.NamespacedName]T, key types.Namespac
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return from[key]
+}
+
+// hasNamespace tells whether a namespace exists.
+func (w *world) hasNamespace(name string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, has := w.namespaces[types.NamespacedName{Name: name}]
+	return has
 }
 
 // newScheme holds every typed kind that is read or written.

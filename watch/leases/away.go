@@ -22,6 +22,7 @@ import (
 
 	"github.com/densityops/oooi/api/v1alpha1"
 	"github.com/densityops/oooi/dhcpserver"
+	"github.com/densityops/oooi/watch/informer"
 )
 
 const (
@@ -403,16 +404,7 @@ func (l *Store) newWatch() toolscache.Controller {
 		},
 		ObjectType: &v1alpha1.DHCPLease{},
 		Transform:  cache.TransformStripManagedFields(),
-		Handler: toolscache.ResourceEventHandlerFuncs{
-			AddFunc:    func(o any) { l.see(o.(*v1alpha1.DHCPLease)) },
-			UpdateFunc: func(_, o any) { l.see(o.(*v1alpha1.DHCPLease)) },
-			DeleteFunc: func(o any) {
-				if last, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
-					o = last.Obj
-				}
-				l.miss(o.(*v1alpha1.DHCPLease))
-			},
-		},
+		Handler:    informer.Handler(l.see, l.miss),
 	})
 	return watch
 }

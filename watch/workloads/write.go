@@ -1,4 +1,4 @@
-package kube
+package workloads
 
 import (
 	"cmp"
@@ -25,7 +25,7 @@ import (
 
 // notOursError is about an object of a name that is needed, which belongs to somebody else.
 type notOursError struct {
-	key workloadKey
+	key objectKey
 	of  string
 	// namedAfter is what has the name that the object's name is made from.
 	namedAfter string
@@ -34,6 +34,9 @@ type notOursError struct {
 func (e *notOursError) Error() string {
 	return fmt.Sprintf("%s belongs to %s: delete it, or give the %s another name", e.key, e.of, e.namedAfter)
 }
+
+// cachePatience is how long a watch may take to show what was written.
+const cachePatience = 10 * time.Second
 
 // errBehind: the watch does not show yet what the API server has.
 var errBehind = errors.New("the watch is behind")
@@ -54,7 +57,7 @@ type appliedObject struct {
 // write brings what belongs to one Infra to what is wanted. One object that cannot be written holds up no other one,
 // except that pods wait for all that they need. What is wrong with public Services is an error of its own: each is one
 // attachment's.
-func (w *workloads) write(ctx context.Context, key types.NamespacedName) (err, public error) {
+func (w *Writer) write(ctx context.Context, key types.NamespacedName) (err, public error) {
 	w.mu.Lock()
 	want := w.infras[key]
 	w.mu.Unlock()
@@ -85,7 +88,7 @@ func (w *workloads) write(ctx context.Context, key types.NamespacedName) (err, p
 }
 
 // noteUnwritten notes whether a public Service could be written. What the watch has yet to show is no news.
-func (w *workloads) noteUnwritten(key workloadKey, err error) {
+func (w *Writer) noteUnwritten(key objectKey, err error) {
 	if isBehind(err) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return
 	}
@@ -98,12 +101,12 @@ func (w *workloads) noteUnwritten(key workloadKey, err error) {
 		w.unwritten[key] = err
 	}
 	if (before == nil) != (err == nil) || err != nil && before.Error() != err.Error() {
-		w.changed()
+		w.cfg.Changed()
 	}
 }
 
-// unwrittenServices says why public Services cannot be written, by their names.
-func (w *workloads) unwrittenServices() map[types.NamespacedName]plan.Refusal {
+// Unwritten says why public Services cannot be written, by their names.
+func (w *Writer) Unwritten() map[types.NamespacedName]plan.Refusal {
 	if w == nil {
 		return nil
 	}
@@ -121,7 +124,7 @@ func (w *workloads) unwrittenServices() map[types.NamespacedName]plan.Refusal {
 }
 
 // writeObject applies one object, unless it is there as it is wanted.
-func (w *workloads) writeObject(ctx context.Context, want *wantedInfra, object *wantedObject) error {
+func (w *Writer) writeObject(ctx context.Context, want *wantedInfra, object *wantedObject) error {
 	w.mu.Lock()
 	there, events := w.there[object.key], w.events[object.key]
 	last := w.applied[object.key]
@@ -164,9 +167,9 @@ func (w *workloads) writeObject(ctx context.Context, want *wantedInfra, object *
 }
 
 // awaits tells whether the watch has still to show that an object was written. The lock is held.
-func (w *workloads) awaits(key workloadKey) bool {
+func (w *Writer) awaits(key objectKey) bool {
 	a, written := w.applied[key]
-	return written && a.before != a.after && a.events == w.events[key] && w.clock().Sub(a.at) < cachePatience
+	return written && a.before != a.after && a.events == w.events[key] && w.cfg.Clock().Sub(a.at) < cachePatience
 }
 
 // ownedBy is nil for an object that is this Infra's to write: the Infra controls it, or shares it, or nobody controls it and
@@ -200,7 +203,7 @@ func ownedBy(infra *v1alpha1.Infra, wanted *wantedObject, there client.Object) e
 
 // find looks for an object in the API server itself; nil: there is none. Listing needs no right that the watch does not need.
 // Of all but Services it is the metadata alone.
-func (w *workloads) find(ctx context.Context, object *wantedObject) (client.Object, error) {
+func (w *Writer) find(ctx context.Context, object *wantedObject) (client.Object, error) {
 	metadata := &metav1.PartialObjectMetadataList{}
 	metadata.SetGroupVersionKind(object.gvk.GroupVersion().WithKind(object.gvk.Kind + "List"))
 	var list client.ObjectList = metadata
@@ -221,7 +224,7 @@ func (w *workloads) find(ctx context.Context, object *wantedObject) (client.Obje
 }
 
 // apply applies an object: over the one of that UID and no other one, or, without a UID, where there is none.
-func (w *workloads) apply(ctx context.Context, want *wantedInfra, object *wantedObject, there client.Object, uid types.UID, events int64) error {
+func (w *Writer) apply(ctx context.Context, want *wantedInfra, object *wantedObject, there client.Object, uid types.UID, events int64) error {
 	u := &unstructured.Unstructured{Object: object.contentFor(there)}
 	if service, is := there.(*corev1.Service); is {
 		version, err := w.clear(ctx, object, service)
@@ -236,9 +239,9 @@ func (w *workloads) apply(ctx context.Context, want *wantedInfra, object *wanted
 		u.SetUID(uid)
 		options = append(options, client.ForceOwnership)
 	}
-	now := w.clock()
+	now := w.cfg.Clock()
 	err := w.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), options...)
-	w.metrics.writes.Inc()
+	w.cfg.Writes.Inc()
 	switch {
 	case apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return nil // the namespace is not there yet, or going
@@ -262,7 +265,7 @@ func (w *workloads) apply(ctx context.Context, want *wantedInfra, object *wanted
 }
 
 // noteSeen remembers that an object is as it is wanted.
-func (w *workloads) noteSeen(key workloadKey, there client.Object) {
+func (w *Writer) noteSeen(key objectKey, there client.Object) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.applied[key].uid != there.GetUID() {
@@ -271,7 +274,7 @@ func (w *workloads) noteSeen(key workloadKey, there client.Object) {
 }
 
 // removeUnwanted takes away what an Infra wanted once and wants no longer.
-func (w *workloads) removeUnwanted(ctx context.Context, want *wantedInfra) error {
+func (w *Writer) removeUnwanted(ctx context.Context, want *wantedInfra) error {
 	infra := client.ObjectKeyFromObject(want.infra)
 	var errs []error
 	for _, object := range w.belongingTo(infra) {
@@ -296,11 +299,11 @@ func belongsElsewhere(object client.Object, infra types.NamespacedName) bool {
 }
 
 // belongingTo are the objects that say that they belong to an Infra, in order.
-func (w *workloads) belongingTo(infra types.NamespacedName) []client.Object {
+func (w *Writer) belongingTo(infra types.NamespacedName) []client.Object {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	objects := w.belonging[types.NamespacedName{Namespace: infra.Namespace, Name: v1alpha1.LabelValue(infra.Name)}]
-	keys := slices.SortedFunc(maps.Keys(objects), func(a, b workloadKey) int {
+	keys := slices.SortedFunc(maps.Keys(objects), func(a, b objectKey) int {
 		return cmp.Or(cmp.Compare(a.kind, b.kind), compareNames(a.NamespacedName, b.NamespacedName))
 	})
 	sorted := make([]client.Object, len(keys))
@@ -311,10 +314,10 @@ func (w *workloads) belongingTo(infra types.NamespacedName) []client.Object {
 }
 
 // remove deletes one object, and no other one of its name.
-func (w *workloads) remove(ctx context.Context, object client.Object) error {
+func (w *Writer) remove(ctx context.Context, object client.Object) error {
 	uid := object.GetUID()
 	err := w.client.Delete(ctx, object, client.Preconditions{UID: &uid})
-	w.metrics.writes.Inc()
+	w.cfg.Writes.Inc()
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // gone, or another one by now
 		return fmt.Errorf("delete %s: %w", w.keyOf(object), err)
 	}
@@ -322,7 +325,7 @@ func (w *workloads) remove(ctx context.Context, object client.Object) error {
 }
 
 // letGo takes an Infra from the owners of an object that it shares; one without other owners is deleted.
-func (w *workloads) letGo(ctx context.Context, want *wantedInfra, object client.Object) error {
+func (w *Writer) letGo(ctx context.Context, want *wantedInfra, object client.Object) error {
 	if len(object.GetOwnerReferences()) == 1 {
 		return w.remove(ctx, object)
 	}
@@ -337,7 +340,7 @@ func (w *workloads) letGo(ctx context.Context, want *wantedInfra, object client.
 	u.SetName(object.GetName())
 	u.SetUID(object.GetUID())
 	err = w.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(workload.FieldOwner(want.infra, object)), client.ForceOwnership)
-	w.metrics.writes.Inc()
+	w.cfg.Writes.Inc()
 	if err != nil && !apierrors.IsConflict(err) {
 		return fmt.Errorf("let go of %s: %w", w.keyOf(object), err)
 	}
@@ -346,8 +349,8 @@ func (w *workloads) letGo(ctx context.Context, want *wantedInfra, object client.
 
 // removeOrphans takes away what an Infra that is gone left in other namespaces, where nothing can be owned. That the Infra
 // is gone is what the API says, not the watch.
-func (w *workloads) removeOrphans(ctx context.Context, infra types.NamespacedName) error {
-	if w.only.Name != "" && v1alpha1.LabelValue(infra.Name) != v1alpha1.LabelValue(w.only.Name) {
+func (w *Writer) removeOrphans(ctx context.Context, infra types.NamespacedName) error {
+	if w.cfg.Infra.Name != "" && v1alpha1.LabelValue(infra.Name) != v1alpha1.LabelValue(w.cfg.Infra.Name) {
 		return nil
 	}
 	orphans := slices.DeleteFunc(w.belongingTo(infra), func(o client.Object) bool {
@@ -371,7 +374,7 @@ func (w *workloads) removeOrphans(ctx context.Context, infra types.NamespacedNam
 }
 
 // deployment is an Infra's as it is there; nil: there is none. The lock is held.
-func (w *workloads) deployment(infra types.NamespacedName) *appsv1.Deployment {
-	there, _ := w.there[workloadKey{"Deployment", types.NamespacedName{Namespace: infra.Namespace, Name: v1alpha1.VLANName(infra.Name)}}].(*appsv1.Deployment)
+func (w *Writer) deployment(infra types.NamespacedName) *appsv1.Deployment {
+	there, _ := w.there[objectKey{"Deployment", types.NamespacedName{Namespace: infra.Namespace, Name: v1alpha1.VLANName(infra.Name)}}].(*appsv1.Deployment)
 	return there
 }

@@ -1,21 +1,14 @@
-package kube
+package workloads
 
 import (
-	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/densityops/oooi/api/v1alpha1"
 	"github.com/densityops/oooi/deploy/workload"
-	"github.com/densityops/oooi/watch/plan"
 )
 
 // Upgrades. An installation that changes (a new image, say) changes the pods of every Infra, and pods that start anew
@@ -66,7 +59,7 @@ func sameDeployment(a, b any) bool {
 }
 
 // waits tells whether the Deployment of an Infra has to wait for its turn, and notes it.
-func (w *workloads) waits(infra types.NamespacedName, wanted *wantedObject) bool {
+func (w *Writer) waits(infra types.NamespacedName, wanted *wantedObject) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.waiting, infra)
@@ -90,16 +83,16 @@ type turn struct {
 }
 
 // first tells whose turn it is, and how many are pending. The lock is held.
-func (w *workloads) first() (types.NamespacedName, int) {
+func (w *Writer) first() (types.NamespacedName, int) {
 	// That a watch is late ends with time.
-	if now := w.clock(); w.turn == nil || now.Sub(w.turn.at) >= time.Second {
+	if now := w.cfg.Clock(); w.turn == nil || now.Sub(w.turn.at) >= time.Second {
 		w.turn = w.findTurn()
 		w.turn.at = now
 	}
 	return w.turn.first, w.turn.pending
 }
 
-func (w *workloads) findTurn() *turn {
+func (w *Writer) findTurn() *turn {
 	var ready, others, under []types.NamespacedName
 	for infra, want := range w.infras {
 		d := want.deployment()
@@ -138,111 +131,12 @@ func (i *wantedInfra) deployment() *wantedObject {
 }
 
 // upgradesPending is how many Infras wait to be upgraded, as far as this process decides it.
-func (w *workloads) upgradesPending() float64 {
-	if _, leads := w.leads(); !leads {
+func (w *Writer) upgradesPending() float64 {
+	if _, leads := w.cfg.Lead(); !leads {
 		return 0
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	_, pending := w.first()
 	return float64(pending)
-}
-
-// condition says how the VLAN pods of an Infra are; nil: there are to be none.
-func (w *workloads) condition(infra *plan.Infra) *metav1.Condition {
-	if w == nil {
-		return nil
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	want := w.infras[infra.Key()]
-	said := meta.FindStatusCondition(infra.Object.Status.Conditions, v1alpha1.ConditionVLANPodsReady)
-	c := &metav1.Condition{Type: v1alpha1.ConditionVLANPodsReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonWorkloadNotWritten}
-	switch {
-	case want == nil:
-		return said // of another Infra of this name, or not planned yet
-	case w.settingsErr != nil:
-		c.Message = w.settingsErr.Error()
-		return c
-	case !w.complete() && w.clock().Sub(w.started) < readPatience:
-		return said
-	case !w.complete():
-		c.Message = "what is there cannot be read from the API server: see the log of the hub"
-		return c
-	}
-	if err := w.failures[infra.Key()]; err != nil {
-		if _, is := errors.AsType[*notOursError](err); is {
-			c.Reason = v1alpha1.ReasonNotOurs
-		}
-		c.Message = oneLine(err)
-		return c
-	}
-	d := want.deployment()
-	if d == nil {
-		if want.deleting() {
-			return said
-		}
-		return nil
-	}
-	there := w.deployment(infra.Key())
-	if there == nil {
-		c.Message = "the Deployment is not written yet"
-		return c
-	}
-	w.judge(c, infra.Key(), d, there)
-	return c
-}
-
-// judge fills in a condition about a Deployment that is there. The lock is held.
-func (w *workloads) judge(c *metav1.Condition, infra types.NamespacedName, wanted *wantedObject, there *appsv1.Deployment) {
-	first, pending := w.first()
-	waits := upgrades(wanted, there) && first != infra
-	c.Message = counts(there)
-	switch progressing := deploymentCondition(there, appsv1.DeploymentProgressing); {
-	case rolledOut(there):
-		c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonReady
-		if waits {
-			c.Reason = v1alpha1.ReasonUpgradeWaiting
-		}
-	case progressing != nil && progressing.Status == corev1.ConditionFalse && progressing.Reason == "ProgressDeadlineExceeded":
-		c.Reason = v1alpha1.ReasonProgressDeadlineExceeded
-		c.Message += ": " + progressing.Message
-	default:
-		c.Reason = v1alpha1.ReasonPodsNotReady
-	}
-	if failure := deploymentCondition(there, appsv1.DeploymentReplicaFailure); failure != nil && failure.Status == corev1.ConditionTrue {
-		c.Message += ": " + failure.Message
-	}
-	switch {
-	case waits:
-		c.Message += "; the upgrade waits for Infra " + first.String()
-		if ahead := w.deployment(first); ahead != nil && !rolledOut(ahead) {
-			c.Message += ", where " + counts(ahead)
-		}
-	case first == infra && wasUpgraded(there) && pending > 0:
-		c.Message += fmt.Sprintf("; the upgrade of other Infras waits for it: %d", pending)
-	}
-	if c.Status == metav1.ConditionFalse {
-		// A missing NetworkAttachmentDefinition, an image, a node: only the pods know.
-		c.Message += fmt.Sprintf("; why says kubectl -n %s describe pod -l %s=%s", infra.Namespace, v1alpha1.LabelInfra, v1alpha1.LabelValue(infra.Name))
-	}
-}
-
-// counts says how many pods there are, and how many there should be.
-func counts(d *appsv1.Deployment) string {
-	if rolledOut(d) {
-		return fmt.Sprintf("%d of %d VLAN pods are ready", d.Status.AvailableReplicas, replicas(d))
-	}
-	updated := d.Status.UpdatedReplicas
-	if d.Status.ObservedGeneration < d.Generation {
-		updated = 0
-	}
-	return fmt.Sprintf("%d of %d VLAN pods are ready, %d of %d are up to date", d.Status.AvailableReplicas, replicas(d), updated, replicas(d))
-}
-
-func deploymentCondition(d *appsv1.Deployment, kind appsv1.DeploymentConditionType) *appsv1.DeploymentCondition {
-	if i := slices.IndexFunc(d.Status.Conditions, func(c appsv1.DeploymentCondition) bool { return c.Type == kind }); i >= 0 {
-		return &d.Status.Conditions[i]
-	}
-	return nil
 }

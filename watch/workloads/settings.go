@@ -1,21 +1,25 @@
-package kube
+package workloads
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/densityops/oooi/deploy/workload"
 )
 
-// hubContainer is the name of oooi's container in the hub's pod.
-const hubContainer = "oooi"
+const (
+	// hubContainer is the name of oooi's container in the hub's pod.
+	hubContainer = "oooi"
+	// podTimeout bounds reading the hub's own pod.
+	podTimeout = 5 * time.Second
+)
 
 // findSettings reads the hub's own pod, once. Until it is read, nothing is written, and every Infra says why.
-func (w *workloads) findSettings(ctx context.Context) {
+func (w *Writer) findSettings(ctx context.Context) {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		settings, err := w.readSettings(ctx)
 		if ctx.Err() != nil {
@@ -24,19 +28,21 @@ func (w *workloads) findSettings(ctx context.Context) {
 		w.mu.Lock()
 		w.settings, w.settingsErr = settings, err
 		w.mu.Unlock()
-		w.changed()
+		w.cfg.Changed()
 		if err == nil {
-			w.log.Info("VLAN pods are written", "image", settings.Image, "envoyImage", settings.EnvoyImage, "pullPolicy", string(settings.PullPolicy), "pullSecrets", settings.PullSecrets)
+			w.cfg.Log.Info("VLAN pods are written", "image", settings.Image, "envoyImage", settings.EnvoyImage, "pullPolicy", string(settings.PullPolicy), "pullSecrets", settings.PullSecrets)
 			return
 		}
-		w.log.Warn("no VLAN pods are written yet, trying again", "error", err)
-		if !sleep(ctx, wait) {
+		w.cfg.Log.Warn("no VLAN pods are written yet, trying again", "error", err)
+		select {
+		case <-ctx.Done():
 			return
+		case <-time.After(wait):
 		}
 	}
 }
 
-func (w *workloads) readSettings(ctx context.Context) (*workload.Settings, error) {
+func (w *Writer) readSettings(ctx context.Context) (*workload.Settings, error) {
 	settings := w.cfg.Settings
 	if w.cfg.Pod.Name == "" {
 		if settings.Image == "" {
@@ -44,7 +50,7 @@ func (w *workloads) readSettings(ctx context.Context) (*workload.Settings, error
 		}
 		return &settings, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
 	pod := &corev1.Pod{}
 	if err := w.client.Get(ctx, w.cfg.Pod, pod); err != nil {
@@ -74,6 +80,3 @@ func fromPod(settings workload.Settings, pod *corev1.Pod) (*workload.Settings, e
 	}
 	return nil, fmt.Errorf("the hub's own pod %s/%s has no container %s: give --vlan-image", pod.Namespace, pod.Name, hubContainer)
 }
-
-// oneLine is an error that may be several, for a condition.
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

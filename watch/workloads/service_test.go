@@ -1,4 +1,4 @@
-package kube
+package workloads
 
 import (
 	"testing"
@@ -24,7 +24,7 @@ func TestWhatOthersOpenIsTakenAway(t *testing.T) {
 	services := map[string]*wantedObject{}
 	for _, object := range objects {
 		if _, is := object.(*corev1.Service); is {
-			o, err := newWantedObject(workloadKey{"Service", types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}}, infra, object)
+			o, err := newWantedObject(objectKey{"Service", types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}}, infra, object)
 			if err != nil {
 				t.Fatal(err)
 			}

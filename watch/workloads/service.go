@@ -1,4 +1,4 @@
-package kube
+package workloads
 
 import (
 	"context"
@@ -63,7 +63,7 @@ func samePort(a, b corev1.ServicePort) bool {
 }
 
 // clear takes from a Service what applying would leave, and returns its resourceVersion after that.
-func (w *workloads) clear(ctx context.Context, object *wantedObject, there *corev1.Service) (version string, err error) {
+func (w *Writer) clear(ctx context.Context, object *wantedObject, there *corev1.Service) (version string, err error) {
 	patch := object.clearing(there)
 	if patch == nil {
 		return there.ResourceVersion, nil
@@ -72,10 +72,10 @@ func (w *workloads) clear(ctx context.Context, object *wantedObject, there *core
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", object.key, err)
 	}
-	w.log.Warn("somebody has given a Service ports or addresses, which are taken away", "service", object.key.NamespacedName.String())
+	w.cfg.Log.Warn("somebody has given a Service ports or addresses, which are taken away", "service", object.key.NamespacedName.String())
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: there.Namespace, Name: there.Name}}
-	err = w.client.Patch(ctx, service, client.RawPatch(types.MergePatchType, text), client.FieldOwner(fieldOwner))
-	w.metrics.writes.Inc()
+	err = w.client.Patch(ctx, service, client.RawPatch(types.MergePatchType, text), client.FieldOwner(workload.ManagedBy))
+	w.cfg.Writes.Inc()
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return "", fmt.Errorf("%s: %w: %w", object.key, errBehind, err)

@@ -1,4 +1,4 @@
-package kube
+package workloads
 
 import (
 	"crypto/sha256"
@@ -33,14 +33,14 @@ const (
 
 // wantedObject is an object as package workload builds it.
 type wantedObject struct {
-	key    workloadKey
+	key    objectKey
 	gvk    schema.GroupVersionKind
 	object client.Object
 	// content is what is applied.
 	content map[string]any
 }
 
-func newWantedObject(key workloadKey, infra *v1alpha1.Infra, object client.Object) (*wantedObject, error) {
+func newWantedObject(key objectKey, infra *v1alpha1.Infra, object client.Object) (*wantedObject, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", key, err)
