@@ -394,13 +394,13 @@ func (w *appsSide) testRemoval(t *testing.T) {
 	w.closed(t, clusterB)
 
 	eventually(t, "the end of attachment A", func(ctx context.Context) error { return w.gone(ctx, clusterA) })
-	events, err := w.events(t.Context(), clusterA)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, left := range []string{"Service openshift-ingress/oooi-ingress", "IPAddressPool example-hcp-a-apps", "no answer within"} {
-		if !slices.ContainsFunc(events, func(e string) bool { return strings.HasPrefix(e, "LeftInHostedCluster: ") && strings.Contains(e, left) }) {
-			t.Errorf("no Event says that %q was left: %q", left, events)
+	eventually(t, "the Event that says what was left", func(ctx context.Context) error { // it is written just after the end
+		events, err := w.events(ctx, clusterA)
+		for _, left := range []string{"Service openshift-ingress/oooi-ingress", "IPAddressPool example-hcp-a-apps", "no answer within"} {
+			if !slices.ContainsFunc(events, func(e string) bool { return strings.HasPrefix(e, "LeftInHostedCluster: ") && strings.Contains(e, left) }) {
+				err = errors.Join(err, fmt.Errorf("no Event says that %q was left: %q", left, events))
+			}
 		}
-	}
+		return err
+	})
 }
