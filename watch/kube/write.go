@@ -16,9 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/densityops/oooi/api/v1alpha1"
@@ -279,17 +276,4 @@ func (h *Hub) dated(wanted, before []metav1.Condition, generation int64) []metav
 		dated[i] = c
 	}
 	return dated
-}
-
-// openEvents starts the recorder of Events.
-func (h *Hub) openEvents(scheme *runtime.Scheme) error {
-	clientset, err := kubernetes.NewForConfig(h.cfg.REST)
-	if err != nil {
-		return fmt.Errorf("events: %w", err)
-	}
-	broadcaster := record.NewBroadcaster()
-	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: clientset.CoreV1().Events("")})
-	h.events = broadcaster.NewRecorder(scheme, corev1.EventSource{Component: fieldOwner})
-	h.stop = broadcaster.Shutdown
-	return nil
 }
