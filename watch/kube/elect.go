@@ -33,17 +33,22 @@ const (
 type timedLock struct {
 	resourcelock.Interface
 	renewed atomic.Pointer[time.Time] // has a monotonic part
-	// regained is called when the Lease is renewed after so long that nothing could be written meanwhile.
-	regained func()
+	// lost is called when the Lease is renewed after so long that nothing could be written meanwhile, and another process may have had it,
+	// before anything may be written again; regained, after that.
+	lost, regained func()
 }
 
 func (l *timedLock) note(at time.Time, err error) error {
 	if err != nil {
 		return err
 	}
-	if last := l.renewed.Swap(&at); last != nil && time.Since(*last) >= renewDeadline {
-		l.regained()
+	if last := l.renewed.Load(); last == nil || time.Since(*last) < renewDeadline {
+		l.renewed.Store(&at)
+		return nil
 	}
+	l.lost()
+	l.renewed.Store(&at)
+	l.regained()
 	return nil
 }
 
@@ -76,12 +81,12 @@ func (h *Hub) elect(ctx context.Context) error {
 		Lock: h.lock, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
 		Name: leaseName(h.cfg.Infra),
 		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(lead context.Context) {
+			OnStartedLeading: func(context.Context) {
 				h.cfg.Log.Info("this process leads", "identity", h.cfg.Identity)
 				h.forgetFailures()
 				h.elected.Store(true)
+				h.wantStock()
 				h.world.notify() // plan from the statuses as they are, then write
-				h.takeStock(lead)
 			},
 			OnStoppedLeading: func() {
 				h.dropStock()

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -50,7 +49,8 @@ func (h *Hub) lookInto(result *plan.Result) {
 	h.deletingMu.Lock()
 	defer h.deletingMu.Unlock()
 	if h.stock == nil {
-		return // it comes with the lead
+		h.letGo()
+		return
 	}
 	orders := h.orders(result)
 	h.looking = true
@@ -60,6 +60,7 @@ func (h *Hub) lookInto(result *plan.Result) {
 // orders are what is to be done inside hosted clusters. The lock is held.
 func (h *Hub) orders(result *plan.Result) []appsingress.Attachment {
 	var all []appsingress.Attachment
+	h.behind = false
 	there := map[types.UID]string{}
 	for a := range attachmentsOf(result) {
 		has := slices.Contains(a.Object.Finalizers, v1alpha1.FinalizerAppsIngress)
@@ -70,7 +71,11 @@ func (h *Hub) orders(result *plan.Result) []appsingress.Attachment {
 			there[a.Object.UID] = version
 		}
 		work := a.Apps
-		if released || h.stock.isAheadOf(a.Object) || work == nil || work.Gone || work.Waiting != "" && !work.Remove || !h.isMine(a) {
+		if h.stock.isAheadOf(a.Object) {
+			h.behind = true
+			continue
+		}
+		if released || work == nil || work.Gone || work.Waiting != "" && !work.Remove || !h.isMine(a) {
 			continue
 		}
 		attachment := appsingress.Attachment{
@@ -93,59 +98,29 @@ func (h *Hub) orders(result *plan.Result) []appsingress.Attachment {
 func (h *Hub) lookAway() {
 	clear(h.remembered) // what others write counts from now on
 	h.deletingMu.Lock()
-	clear(h.released)
+	defer h.deletingMu.Unlock()
+	h.letGo()
+}
+
+// forgetTerms forgets what was planned and ordered in a lead that was lost, also when it was won again before anybody looked.
+func (h *Hub) forgetTerms() {
+	h.deletingMu.Lock()
+	lost := h.term != h.plannedTerm
+	h.plannedTerm = h.term
 	h.deletingMu.Unlock()
+	if lost {
+		h.lookAway()
+	}
+}
+
+// letGo ends what is done inside hosted clusters. The lock is held.
+func (h *Hub) letGo() {
+	clear(h.released)
+	h.behind = false
 	if h.looking {
 		h.looking = false
 		h.hosted.Set(nil)
 	}
-}
-
-// stock are the versions of all attachments at one moment.
-type stock struct {
-	version  string // of the moment
-	versions map[types.UID]string
-}
-
-// isAheadOf tells whether an attachment as it is given is one of before.
-func (s *stock) isAheadOf(a *v1alpha1.InfraClusterAttachment) bool {
-	if version, ok := s.versions[a.UID]; ok {
-		return older(a.ResourceVersion, version)
-	}
-	return older(a.ResourceVersion, s.version) // it was gone
-}
-
-// takeStock asks for the versions of all attachments, for as long as the lead lasts. The watch of a process that gets the lead may be
-// behind: it may still show the finalizer of an attachment that was disabled, and that the leader before has let go
-// of. What would be made for such a one, nobody would take away.
-func (h *Hub) takeStock(lead context.Context) {
-	for lead.Err() == nil {
-		list := &metav1.PartialObjectMetadataList{}
-		list.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("InfraClusterAttachmentList"))
-		if err := h.client.List(lead, list); err != nil {
-			h.cfg.Log.Warn("attachments cannot be listed, trying again before anything is done in hosted clusters", "error", err)
-			sleep(lead, retryPeriod)
-			continue
-		}
-		taken := &stock{version: list.ResourceVersion, versions: make(map[types.UID]string, len(list.Items))}
-		for i := range list.Items {
-			taken.versions[list.Items[i].UID] = list.Items[i].ResourceVersion
-		}
-		h.deletingMu.Lock()
-		if lead.Err() == nil {
-			h.stock = taken
-		}
-		h.deletingMu.Unlock()
-		h.world.notify()
-		return
-	}
-}
-
-// dropStock forgets it: the lead is lost.
-func (h *Hub) dropStock() {
-	h.deletingMu.Lock()
-	defer h.deletingMu.Unlock()
-	h.stock = nil
 }
 
 // published are the VIPs that the last plan published; for a process that leads since a moment ago, those that the statuses tell of.

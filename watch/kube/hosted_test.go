@@ -191,34 +191,6 @@ func TestNothingIsMadeWhileAFinalizerGoes(t *testing.T) {
 	h.look(t, enabled)
 }
 
-// TestANewLeaderWaitsForItsWatch: attachments that were changed or gone before it got the lead are not acted upon as they were.
-func TestANewLeaderWaitsForItsWatch(t *testing.T) {
-	t.Parallel()
-	h := leadingHub(t)
-	h.stock = &stock{version: "9", versions: map[types.UID]string{"1": "7"}}
-	for _, test := range []struct {
-		what, uid, version string
-		orders             int
-	}{
-		{"as it was before", "1", "5", 0},
-		{"as it was then", "1", "7", 1},
-		{"as it is now", "1", "10", 1},
-		{"gone then", "2", "8", 0},
-		{"made after it", "2", "10", 1},
-	} {
-		object := attached(types.UID(test.uid), 1)
-		object.ResourceVersion = test.version
-		if orders := h.orders(resultOf(object, plan.AppsWork{})); len(orders) != test.orders {
-			t.Errorf("%s: %d orders, want %d", test.what, len(orders), test.orders)
-		}
-	}
-	h.dropStock()
-	h.lookInto(resultOf(attached("1", 1), plan.AppsWork{}))
-	if h.looking {
-		t.Error("it looks into hosted clusters without knowing what is there")
-	}
-}
-
 // TestPublished: what the last plan published counts; a process that leads since a moment ago goes by the statuses.
 func TestPublished(t *testing.T) {
 	t.Parallel()

@@ -110,6 +110,12 @@ type Hub struct {
 	released map[types.UID]string
 	// stock is what was there when this process got the lead; nil: it does not lead, or does not know yet.
 	stock *stock
+	// term counts the leads that were lost; plannedTerm is that of the last plan.
+	term, plannedTerm int
+	// behind: the last plan was not acted upon for an attachment that the stock has a newer version of.
+	behind bool
+	// stockWanted has the stock taken.
+	stockWanted chan struct{}
 }
 
 // failure is the last write of an Infra's children, if it failed.
@@ -163,6 +169,8 @@ func NewHub(cfg HubConfig) (*Hub, error) {
 		renewals:   map[types.NamespacedName]renewal{},
 		pending:    map[types.NamespacedName]time.Time{},
 		failures:   map[types.NamespacedName]*failure{},
+
+		stockWanted: make(chan struct{}, 1),
 	}
 	clientset, err := kubernetes.NewForConfig(cfg.REST)
 	if err != nil {
@@ -172,7 +180,10 @@ func NewHub(cfg HubConfig) (*Hub, error) {
 		LeaseMeta:  metav1.ObjectMeta{Namespace: cfg.Namespace, Name: leaseName(cfg.Infra)},
 		Client:     clientset.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: cfg.Identity},
-	}, regained: h.world.notify}
+	}, lost: h.dropStock, regained: func() {
+		h.wantStock()
+		h.world.notify()
+	}}
 	h.hosted = appsingress.New(appsingress.Config{
 		Secret: h.secret, Changed: h.world.notify, Log: cfg.Log, Registerer: cfg.Registerer, Clock: cfg.Clock, Lead: h.Leading,
 	})
@@ -200,6 +211,10 @@ func (h *Hub) Run(ctx context.Context) error {
 	group.Go(func() error { return h.world.watch(ctx) })
 	group.Go(func() error { return h.planOnChange(ctx) })
 	group.Go(func() error { return h.elect(ctx) })
+	group.Go(func() error {
+		h.takeStocks(ctx)
+		return nil
+	})
 	group.Go(func() error { return h.hosted.Run(ctx) })
 	group.Go(func() error { return h.workloads.Run(ctx) })
 	for range writers {
@@ -252,7 +267,7 @@ func (h *Hub) planOnChange(ctx context.Context) error {
 			if !h.Leading() {
 				h.lookAway()
 			}
-			if !h.servingChanged(ctx) && !h.pendingChanged() {
+			if !h.servingChanged(ctx) && !h.pendingChanged() && !h.isBehind() {
 				continue
 			}
 		}
@@ -270,6 +285,7 @@ func (h *Hub) planOnChange(ctx context.Context) error {
 }
 
 func (h *Hub) plan() {
+	h.forgetTerms()
 	objects := h.world.objects()
 	published := h.published(objects.Attachments)
 	h.recall(&objects)

@@ -106,9 +106,9 @@ func NewVLANLease(cfg VLANLeaseConfig) (*VLANLease, error) {
 
 // Run watches the Lease and those of the other pods until ctx ends.
 func (l *VLANLease) Run(ctx context.Context) error {
-	watched := make(chan struct{})
+	done := make(chan struct{})
 	go func() {
-		defer close(watched)
+		defer close(done)
 		for {
 			watched, err := l.cache.GetInformer(ctx, &coordinationv1.Lease{}, cache.BlockUntilSynced(false))
 			if err == nil {
@@ -123,7 +123,7 @@ func (l *VLANLease) Run(ctx context.Context) error {
 		}
 	}()
 	err := informer.Run(ctx, l.cache)
-	<-watched
+	<-done
 	return err
 }
 

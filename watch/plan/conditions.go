@@ -46,7 +46,7 @@ func setReady(conditions *[]metav1.Condition, good string, kinds ...string) {
 	if len(messages) > 0 {
 		ready.Message = strings.Join(messages, "; ")
 	}
-	*conditions = slices.Clip(slices.Insert(*conditions, 0, ready)) // whoever appends has a copy
+	*conditions = slices.Clip(slices.Insert(*conditions, 0, ready)) // an append makes a copy
 }
 
 func joinProblems(problems []v1alpha1.Problem) string {
