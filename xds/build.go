@@ -193,6 +193,9 @@ func (b *builder) add(backend *v1alpha1.Backend) error {
 	if backend.Attachment == "" || backend.TargetService == "" || backend.TargetNamespace == "" {
 		return errors.New("attachment, targetNamespace and targetService must be set")
 	}
+	if strings.Contains(backend.Attachment+backend.TargetService, "/") { // else two targets could have a cluster of one name
+		return fmt.Errorf("attachment %q, targetService %q: neither may have a slash", backend.Attachment, backend.TargetService)
+	}
 	owner, err := b.owner(backend)
 	if err != nil {
 		return err
@@ -239,7 +242,8 @@ func (b *builder) add(backend *v1alpha1.Backend) error {
 }
 
 // admissible checks that the listeners of a backend may have its names. A listener of an attachment's own is public, so that
-// only names that are spelled out get in; port 80 has no TLS, so that nothing can be told by server name or by its absence.
+// only names that are spelled out get in; port 80 has no TLS, so that nothing can be told by server name or by its absence, and its
+// targets have one address each (see addressSuffix).
 func admissible(backend *v1alpha1.Backend, names []string) error {
 	if len(backend.Ports) == 0 {
 		return errors.New("ports must name at least one port")
@@ -267,6 +271,8 @@ func admissible(backend *v1alpha1.Backend, names []string) error {
 			return fmt.Errorf("port %d speaks HTTP: its target can have no other port", port)
 		case len(names) == 0 || len(backend.SourcePrefixRanges) > 0:
 			return fmt.Errorf("port %d takes host names, without sources", port)
+		case backend.Headless || len(backend.Addresses) > 1:
+			return fmt.Errorf("port %d takes one address, and no endpoints of a headless Service", port)
 		}
 	}
 	return nil

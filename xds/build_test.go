@@ -262,6 +262,21 @@ func TestBuildRefuses(t *testing.T) {
 			`backend "a-kube-apiserver": attachment, targetNamespace and targetService must be set`,
 		},
 		{
+			"a slash in an attachment", func(s *v1alpha1.ProxyServerSpec) {
+				s.Backends[2].Attachment, s.Backends[2].TargetService = "a/oooi-ingress", "address"
+			},
+			Options{},
+			`backend "a-oauth-openshift": attachment "a/oooi-ingress", targetService "address": neither may have a slash`,
+		},
+		{
+			"a slash in a Service's name", func(s *v1alpha1.ProxyServerSpec) {
+				s.Backends = append(s.Backends, apps("a", "10.0.0.1", 443, 80)[1])
+				s.Backends[2].TargetService = "oooi-ingress/address" // the name of the cluster of those apps' address
+			},
+			Options{},
+			`backend "a-oauth-openshift": attachment "a", targetService "oooi-ingress/address": neither may have a slash`,
+		},
+		{
 			"two owners of an attachment", func(s *v1alpha1.ProxyServerSpec) { s.Backends[3].TargetNamespace = "clusters-b" },
 			Options{},
 			`backend "a-ignition-server": targetNamespace "clusters-b" differs from "clusters-a" of the same attachment`,
@@ -351,6 +366,22 @@ func TestBuildRefuses(t *testing.T) {
 			"no name on port 80", func(s *v1alpha1.ProxyServerSpec) { s.Backends[nameless].Ports = []int32{80} },
 			Options{},
 			`backend "a-kubernetes-ip": port 80 takes host names, without sources`,
+		},
+		{
+			"two addresses on port 80", func(s *v1alpha1.ProxyServerSpec) {
+				s.Backends = append(s.Backends, apps("a", "10.0.0.1", 443, 80)[1])
+				s.Backends[len(s.Backends)-1].Addresses = []string{"10.0.0.1", "10.0.0.2"}
+			},
+			Options{},
+			`backend "a-apps-http": port 80 takes one address, and no endpoints of a headless Service`,
+		},
+		{
+			"an endpoint that moves on port 80", func(s *v1alpha1.ProxyServerSpec) {
+				s.Backends = append(s.Backends, apps("a", "10.0.0.1", 443, 80)[1])
+				s.Backends[len(s.Backends)-1].Headless = true
+			},
+			Options{},
+			`backend "a-apps-http": port 80 takes one address, and no endpoints of a headless Service`,
 		},
 		{
 			"one port for HTTP and TLS", func(s *v1alpha1.ProxyServerSpec) { s.Backends[3].Ports = []int32{80, 443} },

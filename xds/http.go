@@ -34,8 +34,8 @@ const (
 	httpListener = "apps-http"
 	// httpTargetSuffix tells an HTTP target, with its cluster and its internal listener, from that of TLS to the same Service.
 	httpTargetSuffix = "/http"
-	// addressSuffix is that of the cluster of its addresses. It sorts before the other: Envoy knows a new address before it gives
-	// up the connections that it kept to the old one.
+	// addressSuffix is that of the cluster of its address. It sorts before the other: Envoy knows a new address before it gives
+	// up the connections that it kept to the old one. So it is for one address only: endpoints that come by EDS come after both.
 	addressSuffix = "/address"
 
 	// requestHeadersTimeout is how long a client may take over the headers of one request.
@@ -196,7 +196,7 @@ func (b *builder) buildRoutes() *routev3.RouteConfiguration {
 }
 
 // buildHTTPTarget gives the cluster that the requests of an HTTP target go to, and the internal listener, of the same name, that the
-// cluster's connections go through, inside Envoy, to the cluster of the target's addresses. Envoy cannot end some of the requests
+// cluster's connections go through, inside Envoy, to the cluster of the target's address. Envoy cannot end some of the requests
 // of port 80, but it drains a listener that goes, and a chain that changes: when the target goes, or becomes another tenant's, what
 // is under way ends with the drain time. Such a connection does not count for BootstrapConfig.MaxConnections.
 func buildHTTPTarget(t *target, log *accesslog.AccessLog) (*clusterv3.Cluster, *listenerv3.Listener, error) {
@@ -254,10 +254,10 @@ func connectionFailures() (*accesslog.AccessLog, error) {
 // isInternal tells an internal listener from those that bind a port.
 func isInternal(listener string) bool { return strings.HasSuffix(listener, httpTargetSuffix) }
 
-// addressOf is where a backend leads, for the access log. As it is part of the cluster, Envoy gives up the idle connections that it
-// kept to another address.
+// addressOf is where the backend of an HTTP target leads, for the access log. As it is part of the cluster, Envoy gives up the idle
+// connections that it kept to another address.
 func addressOf(backend *v1alpha1.Backend) string {
-	return net.JoinHostPort(strings.Join(slices.Sorted(slices.Values(backend.Addresses)), ","), strconv.Itoa(int(backend.TargetPort)))
+	return net.JoinHostPort(backend.Addresses[0], strconv.Itoa(int(backend.TargetPort)))
 }
 
 // speakHTTP makes the cluster of an HTTP target one of HTTP/1.1. Each client's connection has connections of its own to the
