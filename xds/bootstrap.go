@@ -178,6 +178,9 @@ func internalListeners() (*core.TypedExtensionConfig, error) {
 // resetsEndHere makes Envoy end a connection in order, with all that it has read, where the connection behind it was reset. By
 // default it would reset it: between a request and its target, where the two meet inside Envoy, an answer that a router gave before it
 // reset, and what a client said last before it went, would be lost.
+//
+// These are guards of Envoy 1.40. Envoy removes guards in time: one that no longer knows them logs the error "Using a removed guard" and
+// goes on, with resets passed on or not, and says that a later one will refuse the bootstrap.
 func resetsEndHere() *bootstrapv3.LayeredRuntime {
 	return &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{{
 		Name: "oooi",
