@@ -7,8 +7,8 @@
 // Build gives one immutable filter chain and one cluster per attachment and target Service. Names
 // and addresses stand only in the listener's matcher, so that a new worker or a new name changes
 // no chain and drains no connection. Port 80 has no TLS to tell names by: there Envoy speaks HTTP, and one virtual host a
-// target, which comes by RDS, takes the place of the chain. As Envoy drains chains and listeners, but no virtual hosts, the requests of a target go
-// through an internal listener of the target's name, with a chain as above, to the cluster of its addresses.
+// target, which comes by RDS, takes the place of the chain. As Envoy drains chains and listeners, but no virtual hosts, the
+// requests of a target go through an internal listener of the target's name, with a chain as above, to the cluster of its address.
 //
 // Chains and clusters are named after the attachment, which can become another tenant's while Envoy has the clusters of
 // one state and the listeners of another. So both carry the owner, the control-plane namespace: the endpoints in their

@@ -8,11 +8,11 @@ import (
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 )
 
-// publisher decides what one Envoy is sent next, make before break: clusters, endpoints, listeners, routes, and only when
-// Envoy has all of the routes, the removal of internal listeners, and of the listeners too, that of clusters. It has one step in flight, but for endpoints and routes:
-// Envoy does not acknowledge a cluster before it has warmed it with its endpoints, and may do the same with a listener and its
-// routes. The order spares connections; that none reaches
-// another tenant in between is seen to by the resources themselves. It knows nothing of the wire; it is not safe for concurrent use.
+// publisher decides what one Envoy is sent next, make before break: clusters, endpoints, listeners, routes; when Envoy has all
+// of the routes, internal listeners are removed; when it has all of the listeners, too, clusters are. It has one step in flight, but
+// for endpoints and routes: Envoy does not acknowledge a cluster before it has warmed it with its endpoints, and may do the same
+// with a listener and its routes. The order spares connections; that none reaches another tenant in between is seen to by the
+// resources themselves. It knows nothing of the wire; it is not safe for concurrent use.
 type publisher struct {
 	target   *Snapshot
 	types    map[string]*subscription // by type URL, once Envoy asked for the type

@@ -68,8 +68,8 @@ func buildOwner(owner string) (*core.Metadata, error) {
 	return metadata, nil
 }
 
-// buildChain is the filter chain of a target. It says nothing but the target's name and owner: Envoy drains a chain
-// whose proto changes, so names, sources and addresses must stay out of it.
+// buildChain is the filter chain of a target, which leads to a cluster, that of the target's addresses. It says nothing but the
+// names of the two and the owner: Envoy drains a chain whose proto changes, so host names, sources and addresses must stay out of it.
 //
 // The name alone does not tell the tenant, as an attachment can become another tenant's. The chain takes only endpoints of the
 // owner that it was made for, so that a cluster that is older or newer than the listener gives it none.
