@@ -141,6 +141,15 @@ func allUnderWay(t *testing.T, after string, streams []*httpStream) {
 	}
 }
 
+// finishUpload ends the upload of those under way: that it lived, only its answer tells.
+func finishUpload(t *testing.T, after string, streams []*httpStream, app string) {
+	t.Helper()
+	upload := streams[len(streams)-1]
+	if _, answer := upload.ask(t, "0\r\n\r\n"); answer.App != app || strings.Trim(answer.Body, "x") != "" || answer.Body == "" {
+		t.Errorf("%s: the %s ends with %+v", after, upload.name, answer)
+	}
+}
+
 // What is under way to apps that go ends with the drain time, here one second; what is under way to others, on the same port, does not.
 func TestEnvoyEndsRequestsWhoseAppsGo(t *testing.T) {
 	ip := loopbacks(7)
@@ -189,14 +198,39 @@ func TestEnvoyEndsRequestsWhoseAppsGo(t *testing.T) {
 		eventually(t, change.what+": Envoy has drained what went", func() bool { return e.draining() == 0 })
 		if !change.ends {
 			allUnderWay(t, change.what, ofB)
+			finishUpload(t, change.what, ofB, "b")
 		}
 		allUnderWay(t, change.what, ofA)
 	}
-	allUnderWay(t, "all of it", ofA)
-	upload := ofA[len(ofA)-1]
-	if _, answer := upload.ask(t, "0\r\n\r\n"); answer.App != "a" || strings.Trim(answer.Body, "x") != "" || answer.Body == "" {
-		t.Errorf("the %s ends with %+v", upload.name, answer)
+
+	// What comes back while Envoy still drains what it was is new: the end of the old one is not its end.
+	for what, proxy := range map[string]*v1alpha1.ProxyServer{
+		"removed and back at once":       proxyServer(serverIP, appsA, appsC),
+		"another owner and back at once": proxyServer(serverIP, appsA, appsAs("b", "d", vipB, portB), appsC),
+	} {
+		applyAndWait(t, s.Server, before)
+		ofB := underWay(t, client, serverIP, hostB)
+		applyAndWait(t, s.Server, proxy)
+		applyAndWait(t, s.Server, before)
+		again := underWay(t, client, serverIP, hostB)
+		for _, stream := range ofB {
+			if !stream.ended() {
+				t.Errorf("%s: the %s of before goes on", what, stream.name)
+			}
+		}
+		eventually(t, what+": Envoy has drained what went", func() bool { return e.draining() == 0 })
+		allUnderWay(t, what, again)
+		finishUpload(t, what, again, "b")
+		if _, answer := kept.ask(t, "GET / HTTP/1.1\r\nHost: "+hostB+"\r\n\r\n"); answer.App != "b" {
+			t.Errorf("%s: for b %q answers", what, answer.App)
+		}
+		if got := answersTo(t, client, serverIP, hostB); got != "b" {
+			t.Errorf("%s: for b, on a new connection, %s answers", what, got)
+		}
+		allUnderWay(t, what, ofA)
 	}
+	allUnderWay(t, "all of it", ofA)
+	finishUpload(t, "all of it", ofA, "a")
 	if n := e.drainedHTTP(); n != 0 {
 		t.Errorf("%d connections of port 80 were drained", n)
 	}

@@ -71,7 +71,7 @@ func startDeafApp(t *testing.T, address string) int32 {
 	}
 	port := bound.(*syscall.SockaddrInet4).Port
 	for { // until the queue of connections is full
-		conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(netip.MustParseAddr(address), uint16(port)).String(), 200*time.Millisecond)
+		conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(netip.MustParseAddr(address), uint16(port)).String(), 2*time.Second)
 		if err != nil {
 			return int32(port)
 		}
@@ -106,15 +106,27 @@ func TestEnvoySaysWhyAnAppIsNotReached(t *testing.T) {
 			})
 		}
 	}
+	// Nor is the ordinary end of a connection a failure: that of a WebSocket that the client leaves, or of one that nobody asks on any more.
+	if err := openWebSocket(t, client, serverIP, "x.apps.c.clusters.example.com").Close(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the connections to c have ended", func() bool {
+		return e.stat("cluster.clusters/c/oooi-ingress/http.upstream_cx_active")+e.stat("cluster.clusters/c/oooi-ingress/address.upstream_cx_active") == 0
+	})
+	if got := answersTo(t, client, serverIP, "nobody.example.com"); got != "404" { // the last line
+		t.Errorf("for nobody %s answers", got)
+	}
 	for what, logged := range map[string]func() bool{
 		"that a refuses connections":       line(`"target":"clusters/a/oooi-ingress/http"`, `"upstream":"`+refuses+`:1"`, `"flags":"UF`, "Connection_refused"),
 		"that connections to b time out":   line(`"target":"clusters/b/oooi-ingress/http"`, fmt.Sprintf(`"upstream":"%s:%d"`, deaf, deafPort), `"flags":"UF`, `"failure":null`),
 		"the address in a request's line":  line(`"code":503`, `"source":"`+client+`:`, `"upstream":"envoy://clusters/a/oooi-ingress/http/`+refuses+`:1"`),
+		"the WebSocket that was left":      line(`"code":101`, `"target":"clusters/c/oooi-ingress/http"`),
+		"the last request":                 line(`"host":"nobody.example.com"`),
 		"the address of an app that works": line(`"code":200`, `"upstream":"envoy://clusters/c/oooi-ingress/http/`+works+`:`),
 	} {
 		eventually(t, "the access log has "+what, logged)
 	}
-	if n := strings.Count(e.out.String(), "\n"); n != 5 {
+	if n := strings.Count(e.out.String(), "\n"); n != 7 {
 		t.Errorf("the access log has %d lines, want one for each request and one for each failure", n)
 	}
 }

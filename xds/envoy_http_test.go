@@ -2,6 +2,7 @@ package xds
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
+	"net/textproto"
 	"slices"
 	"strings"
 	"sync"
@@ -28,7 +30,7 @@ type told struct {
 }
 
 // startApp stands for the router of a hosted cluster: it says who it is and what it was asked. /echo gives the body back as it
-// comes, a WebSocket whatever comes; /download never ends.
+// comes, a WebSocket whatever comes; /download gives a byte for each that is said at the address which its header Ask-At names.
 func startApp(t testing.TB, name, address string, port int32) int32 {
 	t.Helper()
 	var echoes sync.WaitGroup
@@ -53,21 +55,25 @@ func startApp(t testing.TB, name, address string, port int32) int32 {
 					t.Error(err)
 					return
 				}
-				buf := make([]byte, 1)
-				for {
-					if _, err := io.ReadFull(r.Body, buf); err != nil {
-						return
-					}
-					if _, err := w.Write(buf); err != nil || control.Flush() != nil {
-						return
-					}
-				}
+				giveBack(w, r.Body)
 			case r.URL.Path == "/download":
-				for block := make([]byte, bufferLimit); ; {
-					if _, err := w.Write(block); err != nil {
-						return
-					}
+				asks, err := net.Listen("tcp", "127.0.0.1:0")
+				if err != nil {
+					t.Error(err)
+					return
 				}
+				defer context.AfterFunc(r.Context(), func() { _ = asks.Close() })()
+				defer func() { _ = asks.Close() }()
+				w.Header().Set("Ask-At", asks.Addr().String())
+				if err := http.NewResponseController(w).Flush(); err != nil {
+					return
+				}
+				from, err := asks.Accept()
+				if err != nil {
+					return // nobody asks
+				}
+				defer func() { _ = from.Close() }()
+				giveBack(w, from)
 			default:
 				body, _ := io.ReadAll(r.Body) // what came counts
 				w.Header().Set("Server", "router of "+name)
@@ -90,6 +96,19 @@ func startApp(t testing.TB, name, address string, port int32) int32 {
 		echoes.Wait()
 	})
 	return int32(l.Addr().(*net.TCPAddr).Port)
+}
+
+// giveBack answers with each byte as it comes.
+func giveBack(w http.ResponseWriter, from io.Reader) {
+	control, buf := http.NewResponseController(w), make([]byte, 1)
+	for {
+		if _, err := io.ReadFull(from, buf); err != nil {
+			return
+		}
+		if _, err := w.Write(buf); err != nil || control.Flush() != nil {
+			return
+		}
+	}
 }
 
 // apps are the backends that the plan writes for the apps of an attachment.
@@ -122,15 +141,22 @@ func dialHTTP(t testing.TB, source, server string) *httpConn {
 		return err == nil
 	})
 	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	c := &httpConn{conn, bufio.NewReader(conn)}
+	if err := c.wait(); err != nil {
 		t.Fatal(err)
 	}
-	return &httpConn{conn, bufio.NewReader(conn)}
+	return c
 }
+
+// wait gives the other side all patience from now on.
+func (c *httpConn) wait() error { return c.SetDeadline(time.Now().Add(patience)) }
 
 // ask says something and reads one answer: its status, and, if an app answered, what the app was told.
 func (c *httpConn) ask(t testing.TB, said string) (*http.Response, *told) {
 	t.Helper()
+	if err := c.wait(); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := io.WriteString(c, said); err != nil {
 		t.Fatal(err)
 	}
@@ -154,6 +180,9 @@ func (c *httpConn) ask(t testing.TB, said string) (*http.Response, *told) {
 
 // ended waits until the other side has closed, and tells whether it has.
 func (c *httpConn) ended() bool {
+	if err := c.wait(); err != nil {
+		return false
+	}
 	_, err := io.Copy(io.Discard, c.in)
 	return err == nil || errors.Is(err, syscall.ECONNRESET)
 }
@@ -416,12 +445,13 @@ type httpStream struct {
 	*httpConn
 	name string
 	said string    // what is said to see whether it lives
+	at   io.Writer // where it is said
 	back io.Reader // where a byte has to come back; nil: it answers in the end only
 }
 
 func openWebSocket(t testing.TB, source, server, host string) *httpStream {
 	t.Helper()
-	s := &httpStream{httpConn: dialHTTP(t, source, server), name: "WebSocket to " + host, said: "x"}
+	s := newHTTPStream(t, source, server, "WebSocket to "+host, "x")
 	s.back = s.in
 	s.open(t, "GET /socket HTTP/1.1\r\nHost: "+host+"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n", "101")
 	return s
@@ -429,7 +459,7 @@ func openWebSocket(t testing.TB, source, server, host string) *httpStream {
 
 func openRequest(t testing.TB, source, server, host string) *httpStream {
 	t.Helper()
-	s := &httpStream{httpConn: dialHTTP(t, source, server), name: "request to " + host, said: "1\r\nx\r\n"}
+	s := newHTTPStream(t, source, server, "request to "+host, "1\r\nx\r\n")
 	s.open(t, "POST /echo HTTP/1.1\r\nHost: "+host+"\r\nTransfer-Encoding: chunked\r\n\r\n", "200")
 	s.back = httputil.NewChunkedReader(s.in)
 	return s
@@ -437,44 +467,57 @@ func openRequest(t testing.TB, source, server, host string) *httpStream {
 
 func openDownload(t testing.TB, source, server, host string) *httpStream {
 	t.Helper()
-	s := &httpStream{httpConn: dialHTTP(t, source, server), name: "download from " + host}
-	s.open(t, "GET /download HTTP/1.1\r\nHost: "+host+"\r\n\r\n", "200")
-	s.back = s.in
+	s := newHTTPStream(t, source, server, "download from "+host, "x")
+	header := s.open(t, "GET /download HTTP/1.1\r\nHost: "+host+"\r\n\r\n", "200")
+	asks, err := net.DialTimeout("tcp", header.Get("Ask-At"), patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = asks.Close() })
+	s.at, s.back = asks, httputil.NewChunkedReader(s.in)
 	return s
 }
 
 // openUpload sends a body whose end is answered.
 func openUpload(t testing.TB, source, server, host string) *httpStream {
 	t.Helper()
-	s := &httpStream{httpConn: dialHTTP(t, source, server), name: "upload to " + host, said: "1\r\nx\r\n"}
+	s := newHTTPStream(t, source, server, "upload to "+host, "1\r\nx\r\n")
 	if _, err := io.WriteString(s, "POST / HTTP/1.1\r\nHost: "+host+"\r\nTransfer-Encoding: chunked\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-func (s *httpStream) open(t testing.TB, said, status string) {
+func newHTTPStream(t testing.TB, source, server, name, said string) *httpStream {
+	t.Helper()
+	c := dialHTTP(t, source, server)
+	return &httpStream{httpConn: c, name: name, said: said, at: c}
+}
+
+// open says something and reads the headers of the answer.
+func (s *httpStream) open(t testing.TB, said, status string) textproto.MIMEHeader {
 	t.Helper()
 	if _, err := io.WriteString(s, said); err != nil {
 		t.Fatal(err)
 	}
-	for first := true; ; first = false {
-		line, err := s.in.ReadString('\n')
-		if err != nil || first && !strings.Contains(line, " "+status+" ") {
-			t.Fatalf("%s: %q, %v", s.name, line, err)
-		}
-		if line == "\r\n" {
-			return
-		}
+	in := textproto.NewReader(s.in)
+	first, err := in.ReadLine()
+	if err != nil || !strings.Contains(first, " "+status+" ") {
+		t.Fatalf("%s: %q, %v", s.name, first, err)
 	}
+	header, err := in.ReadMIMEHeader()
+	if err != nil {
+		t.Fatalf("%s: %v", s.name, err)
+	}
+	return header
 }
 
 // alive sends a byte and waits for one, as far as the stream has that.
 func (s *httpStream) alive() error {
-	if err := s.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := s.wait(); err != nil {
 		return err
 	}
-	if _, err := io.WriteString(s, s.said); err != nil || s.back == nil {
+	if _, err := io.WriteString(s.at, s.said); err != nil || s.back == nil {
 		return err
 	}
 	_, err := io.ReadFull(s.back, make([]byte, 1))
