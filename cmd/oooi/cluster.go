@@ -28,8 +28,10 @@ import (
 	"github.com/densityops/oooi/dhcpserver"
 	"github.com/densityops/oooi/serve"
 	"github.com/densityops/oooi/watch"
-	"github.com/densityops/oooi/watch/kube"
+	"github.com/densityops/oooi/watch/hub"
 	"github.com/densityops/oooi/watch/plan"
+	"github.com/densityops/oooi/watch/process"
+	"github.com/densityops/oooi/watch/serving"
 )
 
 // Calls of the API that this process may make a second, and at once: enough to write the statuses of 300 attachments
@@ -47,12 +49,12 @@ type cluster struct {
 	statuses *watch.Statuses
 	identity string
 
-	hub *kube.Hub // nil: not a role of this process
+	hub *hub.Hub // nil: not a role of this process
 
 	server   *serve.Server // nil, with the rest: not a role of this process
-	watcher  *kube.Watcher
-	reporter *kube.Reporter
-	children atomic.Pointer[[]kube.Children]
+	watcher  *serving.Watcher
+	reporter *serving.Reporter
+	children atomic.Pointer[[]serving.Children]
 	shared   *sharedVLAN // nil: this process shares its VLANs with nobody
 }
 
@@ -74,7 +76,7 @@ func serveCluster(ctx context.Context, log *slog.Logger, s *settings) (err error
 		if s.workloads == nil {
 			log.Info("no VLAN pods are written: servers are started by hand; in a pod of its own, or with --vlan-image, the hub writes them")
 		}
-		if c.hub, err = kube.NewHub(kube.HubConfig{
+		if c.hub, err = hub.New(hub.Config{
 			REST: config, Log: log.With("part", "hub"), Registerer: c.metrics,
 			Identity: identity, Namespace: namespace, Infra: splitKey(s.infra), Clock: time.Now,
 			Planned:   func(result *plan.Result) { c.statuses.Report(result, c.hub.Serving(result)) },
@@ -180,12 +182,12 @@ func (c *cluster) openServers(config *rest.Config, identity string) error {
 	if c.server, err = serve.New(settings); err != nil {
 		return err
 	}
-	if c.watcher, err = kube.NewWatcher(kube.WatcherConfig{
+	if c.watcher, err = serving.NewWatcher(serving.WatcherConfig{
 		REST: config, Log: c.log.With("part", "children"), Infra: splitKey(c.settings.infra), StateDir: c.settings.stateDir,
 	}); err != nil {
 		return errors.Join(err, c.server.Close())
 	}
-	if c.reporter, err = kube.NewReporter(kube.ReporterConfig{
+	if c.reporter, err = serving.NewReporter(serving.ReporterConfig{
 		REST: config, Log: c.log.With("part", "report"), Identity: identity, Pod: podOwner(), Key: key, Clock: time.Now,
 	}); err != nil {
 		return errors.Join(err, c.server.Close())
@@ -194,7 +196,7 @@ func (c *cluster) openServers(config *rest.Config, identity string) error {
 }
 
 // apply hands the children in the cluster to the servers.
-func (c *cluster) apply(children []kube.Children) {
+func (c *cluster) apply(children []serving.Children) {
 	c.children.Store(&children)
 	all := make([]serve.Children, len(children))
 	for i, k := range children {
@@ -207,7 +209,7 @@ func (c *cluster) apply(children []kube.Children) {
 }
 
 // reports say what the servers of this process do.
-func (c *cluster) reports() []kube.Report {
+func (c *cluster) reports() []serving.Report {
 	if c.children.Load() == nil || c.watcher.Stale() {
 		return nil // nothing is served, or there is no API to tell
 	}
@@ -216,10 +218,10 @@ func (c *cluster) reports() []kube.Report {
 		states[st.Infra] = st
 	}
 	active, total := countLeases(c.server.Leases())
-	var reports []kube.Report
+	var reports []serving.Report
 	for _, k := range c.watcher.Children() {
 		st := states[k.Infra.String()]
-		r := kube.Report{Children: kube.Children{Infra: k.Infra}, VLAN: vlanReport(st.VLAN)}
+		r := serving.Report{Children: serving.Children{Infra: k.Infra}, VLAN: vlanReport(st.VLAN)}
 		if st.DHCP != nil {
 			r.DHCP, r.DHCPReady, r.DHCPMessage = k.DHCP, st.DHCP.Ready, st.DHCP.Message
 			r.ActiveLeases, r.TotalLeases = active[st.Infra], total[st.Infra]
@@ -236,16 +238,16 @@ func (c *cluster) reports() []kube.Report {
 }
 
 // vlanReport is what this process says of its part in holding the server addresses.
-func vlanReport(v *serve.VLANState) *kube.VLANReport {
+func vlanReport(v *serve.VLANState) *process.VLAN {
 	if v == nil {
 		return nil
 	}
-	r := &kube.VLANReport{Holding: v.Holding, Epoch: v.Epoch, Holder: v.Holder}
+	r := &process.VLAN{Holding: v.Holding, Epoch: v.Epoch, Holder: v.Holder}
 	for _, a := range v.Addresses {
 		r.Addresses = append(r.Addresses, a.String())
 	}
 	for _, p := range v.Problems {
-		r.Problems = append(r.Problems, kube.VLANProblem{Reason: p.Reason, Message: p.Message})
+		r.Problems = append(r.Problems, process.VLANProblem{Reason: p.Reason, Message: p.Message})
 	}
 	return r
 }

@@ -13,16 +13,16 @@ import (
 	"github.com/densityops/oooi/api/v1alpha1"
 	"github.com/densityops/oooi/holder"
 	"github.com/densityops/oooi/serve"
-	"github.com/densityops/oooi/watch/kube"
 	"github.com/densityops/oooi/watch/leases"
+	"github.com/densityops/oooi/watch/serving"
 )
 
 // sharedVLAN is what a process has that shares a VLAN with others: one of them at a time is the holder of the server addresses.
 type sharedVLAN struct {
-	lease  *kube.VLANLease
+	lease  *serving.VLANLease
 	leases *leases.Store
 	key    ed25519.PrivateKey
-	mark   *kube.PodMark // nil: this process does not run in a pod
+	mark   *serving.PodMark // nil: this process does not run in a pod
 	// changed has a token when this process has become the holder, or is it no longer.
 	changed chan struct{}
 }
@@ -35,7 +35,7 @@ func (c *cluster) shareVLAN(config *rest.Config) (*sharedVLAN, error) {
 	if v.key, err = holder.LoadKey(c.settings.stateDir); err != nil {
 		return nil, err
 	}
-	if v.lease, err = kube.NewVLANLease(kube.VLANLeaseConfig{
+	if v.lease, err = serving.NewVLANLease(serving.VLANLeaseConfig{
 		REST: config, Log: c.log.With("part", "vlan lease"), Infra: infra, Identity: c.identity, Owner: c.owner,
 		Annotate: func(annotations map[string]string) { v.leases.Annotate(annotations) },
 		Learn:    func(annotations map[string]string) { v.leases.Learn(annotations) },
@@ -43,7 +43,7 @@ func (c *cluster) shareVLAN(config *rest.Config) (*sharedVLAN, error) {
 		return nil, err
 	}
 	if pod := ownPod(); pod.Name != "" {
-		if v.mark, err = kube.NewPodMark(config, c.log.With("part", "pod"), pod); err != nil {
+		if v.mark, err = serving.NewPodMark(config, c.log.With("part", "pod"), pod); err != nil {
 			return nil, err
 		}
 	}
@@ -104,7 +104,7 @@ func (c *cluster) owner() *metav1.OwnerReference {
 }
 
 // only is the children of the Infra that --infra names; nil: not known yet.
-func (c *cluster) only() *kube.Children {
+func (c *cluster) only() *serving.Children {
 	children := c.children.Load()
 	if children == nil {
 		return nil

@@ -30,8 +30,8 @@ import (
 	"github.com/densityops/oooi/dhcpserver/storetest"
 	"github.com/densityops/oooi/e2e/controlplane"
 	"github.com/densityops/oooi/holder"
-	"github.com/densityops/oooi/watch/kube"
 	"github.com/densityops/oooi/watch/leases"
+	"github.com/densityops/oooi/watch/serving"
 )
 
 // leaseProcess tells the test binary to put leases with that kubeconfig until it is killed.
@@ -585,8 +585,8 @@ func testAThirdPod(t *testing.T, l *lab) {
 	second := l.start(t, t.TempDir(), l.AdminConfig())
 	second.TakeOver(renewed)
 	second.load(t)
-	vlan := func(p *pod) *kube.VLANLease {
-		v, err := kube.NewVLANLease(kube.VLANLeaseConfig{
+	vlan := func(p *pod) *serving.VLANLease {
+		v, err := serving.NewVLANLease(serving.VLANLeaseConfig{
 			REST: l.AdminConfig(), Log: slog.New(slog.DiscardHandler), Infra: types.NamespacedName{Namespace: "clusters", Name: l.infra},
 			Owner: func() *metav1.OwnerReference { return nil }, Annotate: p.Annotate, Learn: p.Learn,
 		})

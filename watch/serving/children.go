@@ -1,4 +1,4 @@
-package kube
+package serving
 
 import (
 	"cmp"
@@ -101,7 +101,7 @@ func NewWatcher(cfg WatcherConfig) (*Watcher, error) {
 	for _, kind := range []string{"DHCPServer", "DNSServer", "ProxyServer"} {
 		mapper.Add(v1alpha1.GroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
-	options := cache.Options{Scheme: scheme, Mapper: mapper, DefaultTransform: strip}
+	options := cache.Options{Scheme: scheme, Mapper: mapper, DefaultTransform: informer.Strip}
 	if infra := cfg.Infra; infra.Name != "" {
 		only := func(name string) cache.ByObject {
 			return cache.ByObject{
@@ -290,18 +290,6 @@ func (w *Watcher) read(ctx context.Context) bool {
 	return true
 }
 
-// sleep waits; false: ctx has ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
-}
-
 // deletionGrace is how long a child that was deleted is served on: the hub puts back at once what somebody deletes by a slip of
 // the hand, and nobody's streams shall be cut by it.
 const deletionGrace = 2 * time.Second
@@ -322,7 +310,7 @@ func follow[T client.Object](w *Watcher, into map[types.NamespacedName]T) toolsc
 		into[key] = object.(T)
 		delete(w.deleted, name(key))
 		w.mu.Unlock()
-		if !known || !sameIdentity(old, object) {
+		if !known || !informer.SameIdentity(old, object) {
 			w.notify()
 		}
 	}, func(object client.Object) {

@@ -1,4 +1,4 @@
-package kube
+package hub
 
 import (
 	"cmp"
@@ -17,7 +17,9 @@ import (
 
 	"github.com/densityops/oooi/api/v1alpha1"
 	"github.com/densityops/oooi/watch/appsingress"
+	"github.com/densityops/oooi/watch/informer"
 	"github.com/densityops/oooi/watch/plan"
+	"github.com/densityops/oooi/watch/process"
 )
 
 // What is made in a hosted cluster cannot be owned by an object of this one, so the attachment has a finalizer from before the
@@ -66,7 +68,7 @@ func (h *Hub) orders(result *plan.Result) []appsingress.Attachment {
 		has := slices.Contains(a.Object.Finalizers, v1alpha1.FinalizerAppsIngress)
 		version, released := h.released[a.Object.UID]
 		// A newer version is one from after the finalizer went: if it has one, it was put on again.
-		released = released && has && !older(version, a.Object.ResourceVersion)
+		released = released && has && !informer.Older(version, a.Object.ResourceVersion)
 		if released {
 			there[a.Object.UID] = version
 		}
@@ -296,7 +298,7 @@ func (h *Hub) sayLeft(object *v1alpha1.InfraClusterAttachment, seen appsingress.
 func (h *Hub) setFinalizers(ctx context.Context, object *v1alpha1.InfraClusterAttachment, finalizers []string) (done bool, err error) {
 	changed := object.DeepCopy()
 	changed.Finalizers = finalizers
-	err = h.client.Patch(ctx, changed, client.MergeFromWithOptions(object, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldOwner))
+	err = h.client.Patch(ctx, changed, client.MergeFromWithOptions(object, client.MergeFromWithOptimisticLock{}), client.FieldOwner(process.FieldOwner))
 	h.metrics.writes.Inc()
 	switch {
 	case apierrors.IsNotFound(err):

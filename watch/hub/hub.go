@@ -1,4 +1,4 @@
-package kube
+package hub
 
 import (
 	"context"
@@ -32,12 +32,11 @@ import (
 	"github.com/densityops/oooi/watch/appsingress"
 	"github.com/densityops/oooi/watch/informer"
 	"github.com/densityops/oooi/watch/plan"
+	"github.com/densityops/oooi/watch/process"
 	"github.com/densityops/oooi/watch/workloads"
 )
 
 const (
-	// fieldOwner is the one name under which the hub writes.
-	fieldOwner = "oooi"
 	// A failed write of an Infra is tried again after firstRetry, then twice that, up to lastRetry.
 	firstRetry, lastRetry = 500 * time.Millisecond, time.Minute
 	// writers is how many Infras are written at once.
@@ -45,10 +44,16 @@ const (
 	// look is how often it is looked at what changes by time alone: Leases of serving processes that run out, and
 	// Envoys that do not answer.
 	look = time.Second
+	// callTimeout bounds one call of the API.
+	callTimeout = 5 * time.Second
+	// stopGrace is how long the last calls may take when the process ends.
+	stopGrace = 2 * time.Second
+	// pendingPatience is how long an Envoy may take for its answer before that is worth a word. Those who serve wait as long.
+	pendingPatience = time.Second
 )
 
-// HubConfig is what a Hub needs.
-type HubConfig struct {
+// Config is what a Hub needs.
+type Config struct {
 	REST *rest.Config
 	Log  *slog.Logger
 	// Registerer of the metrics.
@@ -69,13 +74,13 @@ type HubConfig struct {
 // Hub watches the objects of a cluster and plans on every change; the leader writes what the plan
 // decides.
 type Hub struct {
-	cfg     HubConfig
+	cfg     Config
 	world   *world
 	client  client.Client
 	queue   workqueue.TypedRateLimitingInterface[types.NamespacedName]
 	events  record.EventRecorder
 	stop    func() // of the events
-	metrics *hubMetrics
+	metrics *metrics
 	// workloads writes VLAN pods; nil: none are written.
 	workloads *workloads.Writer
 
@@ -125,8 +130,8 @@ type failure struct {
 	attempt attempt
 }
 
-// NewHub makes a Hub. It talks to nobody before Run.
-func NewHub(cfg HubConfig) (*Hub, error) {
+// New makes a Hub. It talks to nobody before Run.
+func New(cfg Config) (*Hub, error) {
 	scheme, err := newScheme()
 	if err != nil {
 		return nil, err
@@ -135,7 +140,7 @@ func NewHub(cfg HubConfig) (*Hub, error) {
 	if err != nil {
 		return nil, err
 	}
-	serving, err := labels.NewRequirement(servingLabel, selection.Exists, nil)
+	serving, err := labels.NewRequirement(process.Label, selection.Exists, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +192,7 @@ func NewHub(cfg HubConfig) (*Hub, error) {
 	h.hosted = appsingress.New(appsingress.Config{
 		Secret: h.secret, Changed: h.world.notify, Log: cfg.Log, Registerer: cfg.Registerer, Clock: cfg.Clock, Lead: h.Leading,
 	})
-	h.metrics = newHubMetrics(cfg.Registerer, h.queue.Len)
+	h.metrics = newMetrics(cfg.Registerer, h.queue.Len)
 	if cfg.Workloads != nil {
 		if h.workloads, err = workloads.New(workloads.Config{
 			Installation: *cfg.Workloads, REST: cfg.REST, Log: cfg.Log, Registerer: cfg.Registerer,
@@ -425,3 +430,15 @@ func (h *Hub) writeNext(ctx context.Context) bool {
 
 // conditionTime is the time that conditions get when they change: whole seconds, as an object stores them.
 func (h *Hub) conditionTime() metav1.Time { return metav1.NewTime(h.cfg.Clock().Truncate(time.Second)) }
+
+// sleep waits; false: ctx has ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

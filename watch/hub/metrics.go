@@ -1,4 +1,4 @@
-package kube
+package hub
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
@@ -6,15 +6,15 @@ import (
 	"github.com/densityops/oooi/watch/plan"
 )
 
-type hubMetrics struct {
+type metrics struct {
 	planSeconds   prometheus.Histogram
 	writes        prometheus.Counter
 	writeFailures prometheus.Counter
 	conflicts     *prometheus.GaugeVec
 }
 
-func newHubMetrics(registerer prometheus.Registerer, queued func() int) *hubMetrics {
-	m := &hubMetrics{
+func newMetrics(registerer prometheus.Registerer, queued func() int) *metrics {
+	m := &metrics{
 		planSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "oooi_plan_seconds", Help: "How long one plan of all objects took.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 8),
@@ -32,7 +32,7 @@ func newHubMetrics(registerer prometheus.Registerer, queued func() int) *hubMetr
 	return m
 }
 
-func (m *hubMetrics) planned(result *plan.Result) {
+func (m *metrics) planned(result *plan.Result) {
 	m.conflicts.Reset()
 	for _, infra := range result.Infras {
 		n := 0

@@ -1,9 +1,8 @@
-package kube
+package hub
 
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,31 +15,22 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/densityops/oooi/api/v1alpha1"
 	"github.com/densityops/oooi/watch"
 	"github.com/densityops/oooi/watch/plan"
+	"github.com/densityops/oooi/watch/process"
 )
-
-// servingLabel is on the Lease of each serving process; its value is the name of the Infra.
-const servingLabel = "hostedcluster.densityops.com/serves"
-
-// servingName is the name of the Lease of a process that serves an Infra. Who writes a Lease writes its labels and its holder as
-// well, but may not choose the name: only what stands under this name speaks for the process.
-func servingName(infra, process string) string {
-	return v1alpha1.LabelValue(infra + "-serving-" + process)
-}
 
 // processes are the living serving processes of an Infra, as servingChanged judged them last, each with what it says of
 // the server addresses; nil: it leaves them to others.
-func (h *Hub) processes(infra types.NamespacedName) map[string]*VLANReport {
+func (h *Hub) processes(infra types.NamespacedName) map[string]*process.VLAN {
 	h.world.mu.Lock()
 	defer h.world.mu.Unlock()
-	alive := map[string]*VLANReport{}
-	for process, lease := range h.alive(infra) {
-		alive[process] = readVLANReport(lease)
+	alive := map[string]*process.VLAN{}
+	for name, lease := range h.alive(infra) {
+		alive[name] = process.ReadVLAN(lease)
 	}
 	return alive
 }
@@ -55,7 +45,7 @@ func (h *Hub) byHostUnknown(infras []*v1alpha1.Infra) map[types.NamespacedName]b
 			if _, judged := h.wasAlive[client.ObjectKeyFromObject(lease)]; !judged && h.servesByHost(infra) {
 				continue // it may have ended long ago, and what is served stays until that is known
 			}
-			if !slices.Contains(strings.Split(lease.Annotations[routesAnnotation], ","), routesByHost) {
+			if !process.KnowsByHost(lease) {
 				unknown[client.ObjectKeyFromObject(infra)] = true
 			}
 		}
@@ -73,32 +63,19 @@ func (h *Hub) servesByHost(infra *v1alpha1.Infra) bool {
 func (h *Hub) alive(infra types.NamespacedName) map[string]*coordinationv1.Lease {
 	alive := map[string]*coordinationv1.Lease{}
 	for key, lease := range h.world.serving {
-		if key.Namespace != infra.Namespace || lease.Labels[servingLabel] != v1alpha1.LabelValue(infra.Name) {
+		if key.Namespace != infra.Namespace || lease.Labels[process.Label] != v1alpha1.LabelValue(infra.Name) {
 			continue
 		}
-		process := ptr.Deref(lease.Spec.HolderIdentity, "")
-		if process == "" || key.Name != servingName(infra.Name, process) {
+		name := process.SpokenFor(lease, infra.Name)
+		if name == "" {
 			continue
 		}
 		lives, judged := h.wasAlive[key]
 		if lives || !judged && h.holds(key, lease) {
-			alive[process] = lease
+			alive[name] = lease
 		}
 	}
 	return alive
-}
-
-// readVLANReport gives what a serving process says in its Lease; nil: nothing that can be read.
-func readVLANReport(lease *coordinationv1.Lease) *VLANReport {
-	text, said := lease.Annotations[vlanAnnotation]
-	if !said {
-		return nil
-	}
-	var r VLANReport
-	if err := json.Unmarshal([]byte(text), &r); err != nil {
-		return nil
-	}
-	return &r
 }
 
 // serverAddresses are those that an Infra's servers want on the VLAN.
@@ -118,7 +95,7 @@ func serverAddresses(infra *plan.Infra) []string {
 
 // addressesHeld is the condition of an Infra that says whether a VLAN pod has the wanted addresses, all and undisputed; nil: no
 // process claims any. With a condition, the others are those that the holder has, and nil when there is no holder.
-func addressesHeld(alive map[string]*VLANReport, wanted []string) (*metav1.Condition, []string) {
+func addressesHeld(alive map[string]*process.VLAN, wanted []string) (*metav1.Condition, []string) {
 	var holder string
 	var claims bool
 	for _, name := range slices.Sorted(maps.Keys(alive)) {
@@ -195,13 +172,6 @@ func (h *Hub) renewed(key types.NamespacedName, lease *coordinationv1.Lease) boo
 	return h.cfg.Clock().Sub(last.seen) < time.Duration(*s.LeaseDurationSeconds)*time.Second
 }
 
-// sameHolder ignores renewals: whether a Lease has run out is looked at every few seconds.
-func sameHolder(old, renewed *coordinationv1.Lease) bool {
-	return equality.Semantic.DeepEqual(old.Spec.HolderIdentity, renewed.Spec.HolderIdentity) &&
-		old.Labels[servingLabel] == renewed.Labels[servingLabel] && old.Annotations[vlanAnnotation] == renewed.Annotations[vlanAnnotation] &&
-		old.Annotations[routesAnnotation] == renewed.Annotations[routesAnnotation]
-}
-
 // servingChanged tells whether a serving process has stopped or begun to renew since it was last looked. A watch may be
 // behind, for half a minute after the API was away: before a process counts as gone, the API is asked.
 func (h *Hub) servingChanged(ctx context.Context) bool {
@@ -235,7 +205,7 @@ func (h *Hub) askForLeases(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var leases coordinationv1.LeaseList
-	err := h.client.List(ctx, &leases, client.HasLabels{servingLabel})
+	err := h.client.List(ctx, &leases, client.HasLabels{process.Label})
 	h.world.mu.Lock()
 	defer h.world.mu.Unlock()
 	h.blind = err != nil
@@ -292,7 +262,7 @@ func (h *Hub) servingOf(infra *plan.Infra) watch.Serving {
 }
 
 // proxyConditions fold what each Envoy was sent, acknowledged and refused.
-func (h *Hub) proxyConditions(p *v1alpha1.ProxyServer, alive map[string]*VLANReport) []metav1.Condition {
+func (h *Hub) proxyConditions(p *v1alpha1.ProxyServer, alive map[string]*process.VLAN) []metav1.Condition {
 	programmed := metav1.Condition{Type: v1alpha1.ConditionProgrammed, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAcknowledged}
 	var refused, pending []string
 	envoys := 0
@@ -382,7 +352,7 @@ func (h *Hub) writeProxyStatus(ctx context.Context, infra *plan.Infra) error {
 		pruned := there.DeepCopy()
 		pruned.Status.Envoys = kept
 		h.metrics.writes.Inc()
-		err := h.client.Status().Update(ctx, pruned, client.FieldOwner(fieldOwner))
+		err := h.client.Status().Update(ctx, pruned, client.FieldOwner(process.FieldOwner))
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 			return nil // the cache is behind; what comes is looked at again
 		}
@@ -403,7 +373,7 @@ func (h *Hub) writeProxyStatus(ctx context.Context, infra *plan.Infra) error {
 	return h.writeStatus(ctx, there, &wanted, there.Status.Conditions, wanted.Conditions)
 }
 
-func aliveEntries(entries []v1alpha1.EnvoyStatus, alive map[string]*VLANReport) []v1alpha1.EnvoyStatus {
+func aliveEntries(entries []v1alpha1.EnvoyStatus, alive map[string]*process.VLAN) []v1alpha1.EnvoyStatus {
 	var kept []v1alpha1.EnvoyStatus
 	for _, e := range entries {
 		if _, lives := alive[e.Process]; lives {

@@ -1,4 +1,4 @@
-package kube
+package serving
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/densityops/oooi/api/v1alpha1"
+	"github.com/densityops/oooi/watch/process"
 )
 
 // holderDeletionCost makes a ReplicaSet that shrinks take the standby, which costs 0, before the holder.
@@ -128,5 +129,5 @@ func (m *PodMark) mark(ctx context.Context, name string, holder bool) error {
 		return err
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: m.pod.Namespace, Name: name}}
-	return m.client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(fieldOwner))
+	return m.client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(process.FieldOwner))
 }

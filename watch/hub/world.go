@@ -1,4 +1,4 @@
-package kube
+package hub
 
 import (
 	"context"
@@ -29,6 +29,7 @@ import (
 	"github.com/densityops/oooi/api/v1alpha1"
 	"github.com/densityops/oooi/watch/informer"
 	"github.com/densityops/oooi/watch/plan"
+	"github.com/densityops/oooi/watch/process"
 )
 
 // missingRetry is how often a kind that the cluster does not serve is looked for again.
@@ -157,20 +158,20 @@ func track[T any](w *world, into map[types.NamespacedName]T, read func(client.Ob
 func unchanged(old, value any) bool {
 	switch v := value.(type) {
 	case *v1alpha1.Infra:
-		return sameIdentity(old.(client.Object), v) && reflect.DeepEqual(old.(*v1alpha1.Infra).Status, v.Status)
+		return informer.SameIdentity(old.(client.Object), v) && reflect.DeepEqual(old.(*v1alpha1.Infra).Status, v.Status)
 	case *v1alpha1.InfraClusterAttachment:
 		o := old.(*v1alpha1.InfraClusterAttachment)
-		return sameIdentity(o, v) && slices.Equal(o.Finalizers, v.Finalizers) && reflect.DeepEqual(o.Status, v.Status)
+		return informer.SameIdentity(o, v) && slices.Equal(o.Finalizers, v.Finalizers) && reflect.DeepEqual(o.Status, v.Status)
 	case *v1alpha1.DHCPServer:
-		return sameIdentity(old.(client.Object), v) && reflect.DeepEqual(old.(*v1alpha1.DHCPServer).Status, v.Status)
+		return informer.SameIdentity(old.(client.Object), v) && reflect.DeepEqual(old.(*v1alpha1.DHCPServer).Status, v.Status)
 	case *v1alpha1.DNSServer:
-		return sameIdentity(old.(client.Object), v) && reflect.DeepEqual(old.(*v1alpha1.DNSServer).Status, v.Status)
+		return informer.SameIdentity(old.(client.Object), v) && reflect.DeepEqual(old.(*v1alpha1.DNSServer).Status, v.Status)
 	case *v1alpha1.ProxyServer:
-		return sameIdentity(old.(client.Object), v) && reflect.DeepEqual(old.(*v1alpha1.ProxyServer).Status, v.Status)
+		return informer.SameIdentity(old.(client.Object), v) && reflect.DeepEqual(old.(*v1alpha1.ProxyServer).Status, v.Status)
 	case *liveLease:
 		return old.(*liveLease).sameHold(v)
 	case *coordinationv1.Lease:
-		return sameHolder(old.(*coordinationv1.Lease), v)
+		return process.SaysTheSame(old.(*coordinationv1.Lease), v) // whether one has run out is looked at every few seconds
 	case *corev1.Service:
 		o := old.(*corev1.Service)
 		return reflect.DeepEqual(o.Spec, v.Spec) && reflect.DeepEqual(o.Status, v.Status) && reflect.DeepEqual(o.OwnerReferences, v.OwnerReferences)
@@ -181,12 +182,6 @@ func unchanged(old, value any) bool {
 		return reflect.DeepEqual(old.(*hypershift.NodePool).Spec, v.Spec)
 	}
 	return reflect.DeepEqual(old, value)
-}
-
-func sameIdentity(old, value client.Object) bool {
-	return old.GetUID() == value.GetUID() && old.GetGeneration() == value.GetGeneration() &&
-		old.GetDeletionTimestamp().IsZero() == value.GetDeletionTimestamp().IsZero() &&
-		reflect.DeepEqual(old.GetOwnerReferences(), value.GetOwnerReferences())
 }
 
 func (w *world) notify() {

@@ -1,4 +1,4 @@
-package kube
+package hub
 
 import (
 	"fmt"
@@ -8,6 +8,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
+
+	"github.com/densityops/oooi/watch/process"
 )
 
 // openEvents starts the recorder of Events.
@@ -18,7 +20,7 @@ func (h *Hub) openEvents(scheme *runtime.Scheme) error {
 	}
 	broadcaster := record.NewBroadcaster(record.WithCorrelatorOptions(eventLimits))
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: clientset.CoreV1().Events("")})
-	h.events = broadcaster.NewRecorder(scheme, corev1.EventSource{Component: fieldOwner})
+	h.events = broadcaster.NewRecorder(scheme, corev1.EventSource{Component: process.FieldOwner})
 	h.stop = broadcaster.Shutdown
 	return nil
 }

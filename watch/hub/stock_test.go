@@ -1,4 +1,4 @@
-package kube
+package hub
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 
 	"github.com/densityops/oooi/api/v1alpha1"
 	"github.com/densityops/oooi/e2e/controlplane"
+	"github.com/densityops/oooi/watch/informer"
 	"github.com/densityops/oooi/watch/plan"
 )
 
@@ -156,7 +157,7 @@ func TestTakeStock(t *testing.T) {
 	if got, want := h.stock.versions, versionsOf(objects[1]); !maps.Equal(got, want) {
 		t.Errorf("the versions are %v, want %v", got, want)
 	}
-	if h.stock.version == "" || older(h.stock.version, objects[1].GetResourceVersion()) {
+	if h.stock.version == "" || informer.Older(h.stock.version, objects[1].GetResourceVersion()) {
 		t.Errorf("they are of version %q", h.stock.version)
 	}
 	select {

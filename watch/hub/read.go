@@ -1,4 +1,4 @@
-package kube
+package hub
 
 import (
 	"cmp"
@@ -11,22 +11,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/densityops/oooi/api/hypershift"
+	"github.com/densityops/oooi/watch/informer"
 	"github.com/densityops/oooi/watch/plan"
 )
 
-// lastApplied is kubectl's own note; it can be as large as the object.
-const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
-
 // strip takes from an object what nobody reads, before the cache keeps it.
 func strip(object any) (any, error) {
-	o, ok := object.(client.Object)
-	if !ok {
-		return object, nil
-	}
-	o.SetManagedFields(nil)
-	if annotations := o.GetAnnotations(); annotations[lastApplied] != "" {
-		delete(annotations, lastApplied)
-		o.SetAnnotations(annotations)
+	object, err := informer.Strip(object)
+	if err != nil {
+		return nil, err
 	}
 	switch v := object.(type) {
 	case *corev1.Service:

@@ -1,9 +1,7 @@
-package kube
+package serving
 
 import (
 	"context"
-	"crypto/ed25519"
-	"encoding/base64"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -22,7 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
@@ -32,6 +29,7 @@ import (
 	"github.com/densityops/oooi/api/v1alpha1"
 	"github.com/densityops/oooi/holder"
 	"github.com/densityops/oooi/watch/informer"
+	"github.com/densityops/oooi/watch/process"
 )
 
 // Annotations of the Lease of a VLAN.
@@ -88,7 +86,7 @@ func NewVLANLease(cfg VLANLeaseConfig) (*VLANLease, error) {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(coordinationv1.SchemeGroupVersion.WithKind("Lease"), meta.RESTScopeNamespace)
 	c, err := cache.New(cfg.REST, cache.Options{
-		Scheme: scheme, Mapper: mapper, DefaultTransform: strip,
+		Scheme: scheme, Mapper: mapper, DefaultTransform: informer.Strip,
 		ByObject: map[client.Object]cache.ByObject{&coordinationv1.Lease{}: {
 			Namespaces: map[string]cache.Config{cfg.Infra.Namespace: {}},
 			Label:      labels.SelectorFromSet(labels.Set{v1alpha1.LabelInfra: v1alpha1.LabelValue(cfg.Infra.Name)}),
@@ -140,7 +138,7 @@ func (l *VLANLease) handler() toolscache.ResourceEventHandler {
 		if object.GetName() == l.name() {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			if l.newest.Version == object.GetResourceVersion() || older(l.newest.Version, object.GetResourceVersion()) {
+			if l.newest.Version == object.GetResourceVersion() || informer.Older(l.newest.Version, object.GetResourceVersion()) {
 				l.newest = holder.Record{}
 				l.notify()
 			}
@@ -148,16 +146,17 @@ func (l *VLANLease) handler() toolscache.ResourceEventHandler {
 		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		maps.DeleteFunc(l.peers, func(peer string, _ holder.Peer) bool { return object.GetName() == servingName(l.cfg.Infra.Name, peer) })
+		maps.DeleteFunc(l.peers, func(peer string, _ holder.Peer) bool {
+			return object.GetName() == process.LeaseName(l.cfg.Infra.Name, peer)
+		})
 		l.notify()
 	})
 }
 
 // setPeer notes the key of another pod, which only that pod's own Lease can tell.
 func (l *VLANLease) setPeer(lease *coordinationv1.Lease) {
-	name := ptr.Deref(lease.Spec.HolderIdentity, "")
-	key, err := base64.StdEncoding.DecodeString(lease.Annotations[keyAnnotation])
-	if name == "" || name == l.cfg.Identity || lease.Name != servingName(l.cfg.Infra.Name, name) || err != nil || len(key) != ed25519.PublicKeySize {
+	name, key := process.SpokenFor(lease, l.cfg.Infra.Name), process.Key(lease)
+	if name == "" || name == l.cfg.Identity || key == nil {
 		return
 	}
 	l.mu.Lock()
@@ -174,7 +173,7 @@ func (l *VLANLease) setPeer(lease *coordinationv1.Lease) {
 func (l *VLANLease) see(r holder.Record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.newest.Version == r.Version || older(r.Version, l.newest.Version) {
+	if l.newest.Version == r.Version || informer.Older(r.Version, l.newest.Version) {
 		return
 	}
 	l.newest = r
@@ -185,15 +184,6 @@ func (l *VLANLease) see(r holder.Record) {
 func (l *VLANLease) notify() {
 	close(l.changed)
 	l.changed = make(chan struct{})
-}
-
-// older compares two resource versions of one kind.
-func older(a, b string) bool {
-	if a == "" || b == "" {
-		return a == "" && b != ""
-	}
-	order, err := resourceversion.CompareResourceVersion(a, b)
-	return err == nil && order < 0
 }
 
 func (l *VLANLease) name() string { return v1alpha1.VLANName(l.cfg.Infra.Name) }

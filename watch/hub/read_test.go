@@ -1,4 +1,4 @@
-package kube
+package hub
 
 import (
 	"testing"
@@ -21,7 +21,7 @@ func TestStripKeepsWhatIsRead(t *testing.T) {
 			"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": kind,
 			"metadata": map[string]any{
 				"namespace": "clusters-a", "name": "worker-0", "uid": "u1", "resourceVersion": "7",
-				"annotations":   map[string]any{"hypershift.openshift.io/nodePool": "clusters/a", lastApplied: "{}"},
+				"annotations":   map[string]any{"hypershift.openshift.io/nodePool": "clusters/a", "kubectl.kubernetes.io/last-applied-configuration": "{}"},
 				"managedFields": []any{map[string]any{"manager": "somebody"}},
 			},
 			"spec": map[string]any{"large": "thing"}, "status": status,

@@ -1,4 +1,4 @@
-package kube
+package hub
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/densityops/oooi/api/v1alpha1"
+	"github.com/densityops/oooi/watch/informer"
 )
 
 // stockRetry is after what time the stock is tried again.
@@ -26,9 +27,9 @@ type stock struct {
 // isAheadOf tells whether an attachment, as the watch has it, is older than the stock.
 func (s *stock) isAheadOf(a *v1alpha1.InfraClusterAttachment) bool {
 	if version, ok := s.versions[a.UID]; ok {
-		return older(a.ResourceVersion, version)
+		return informer.Older(a.ResourceVersion, version)
 	}
-	return older(a.ResourceVersion, s.version) // it was gone
+	return informer.Older(a.ResourceVersion, s.version) // it was gone
 }
 
 // isBehind tells whether there is something to be done in hosted clusters as soon as the watch shows the attachment as it is. A

@@ -1,11 +1,9 @@
-package kube
+package serving
 
 import (
 	"cmp"
 	"context"
 	"crypto/ed25519"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/densityops/oooi/api/v1alpha1"
+	"github.com/densityops/oooi/watch/process"
 )
 
 const (
@@ -28,23 +27,8 @@ const (
 	reportPeriod = 200 * time.Millisecond
 	// countPeriod is how often counts of leases are written at most.
 	countPeriod = 10 * time.Second
-	// A serving process renews its Lease every renewPeriod; one that has not for servingDuration is gone.
-	renewPeriod, servingDuration = 10 * time.Second, 30 * time.Second
-	// callTimeout bounds one call of the API.
-	callTimeout = 5 * time.Second
-	// stopGrace is how long the last calls may take when the process ends.
-	stopGrace = 2 * time.Second
-)
-
-// Annotations of the Lease of a serving process.
-const (
-	// keyAnnotation is the public key that the process's frames on the VLAN are signed with.
-	keyAnnotation = "hostedcluster.densityops.com/peer-key"
-	// routesAnnotation names the kinds of routes that the process knows besides those by server name and source, separated by
-	// commas. A process of an older release refuses a ProxyServer with others, as a whole.
-	routesAnnotation, routesByHost = "hostedcluster.densityops.com/routes", "by-host"
-	// vlanAnnotation is the process's VLANReport.
-	vlanAnnotation = "hostedcluster.densityops.com/vlan"
+	// renewPeriod is how often the Lease of this process is renewed, which lasts three times as long.
+	renewPeriod = 10 * time.Second
 )
 
 // Report is what this process's servers of one Infra do.
@@ -59,27 +43,7 @@ type Report struct {
 	// Envoys that are connected, with the generation of the ProxyServer that each serves.
 	Envoys []v1alpha1.EnvoyStatus
 	// VLAN is this process's part in holding the server addresses; nil: it does not put them on the VLAN, or is alone.
-	VLAN *VLANReport
-}
-
-// VLANReport is what a VLAN pod says about the server addresses.
-type VLANReport struct {
-	// Holding: this pod has them.
-	Holding bool `json:"holding"`
-	// Epoch of the holder.
-	Epoch int64 `json:"epoch,omitempty"`
-	// Holder is the pod that has them, as far as this one knows; empty: none.
-	Holder string `json:"holder,omitempty"`
-	// Addresses that this pod has.
-	Addresses []string `json:"addresses,omitempty"`
-	// Problems that keep this pod from having them, or from having them undisputed.
-	Problems []VLANProblem `json:"problems,omitempty"`
-}
-
-// VLANProblem is one thing that is wrong on the VLAN.
-type VLANProblem struct {
-	Reason  string `json:"reason"`
-	Message string `json:"message"`
+	VLAN *process.VLAN
 }
 
 // speaks tells whether this process says whether the servers of the VLAN serve: a standby is silent while there is a holder.
@@ -109,8 +73,8 @@ type Reporter struct {
 // reported is what was written last of one Infra.
 type reported struct {
 	dhcp, dns, proxy written
-	vlan             *VLANReport // as in the Lease
-	since            time.Time   // this process serves the Infra
+	vlan             *process.VLAN // as in the Lease
+	since            time.Time     // this process serves the Infra
 	counted, renewed time.Time
 	pendingSince     time.Time // an Envoy has not answered since then; zero: all have
 	failing          bool
@@ -120,7 +84,7 @@ type reported struct {
 const wordPeriod = 2 * time.Second
 
 // renewAfter is how long after the last renewal of the Lease the next one is due.
-func (r *reported) renewAfter(vlan *VLANReport) time.Duration {
+func (r *reported) renewAfter(vlan *process.VLAN) time.Duration {
 	switch {
 	case equality.Semantic.DeepEqual(vlan, r.vlan):
 		return renewPeriod
@@ -205,7 +169,7 @@ func (r *Reporter) Run(ctx context.Context, report func() []Report) error {
 	}
 }
 
-func (r *Reporter) owner() string { return fieldOwner + "-" + r.cfg.Identity }
+func (r *Reporter) owner() string { return process.FieldOwner + "-" + r.cfg.Identity }
 
 // serverStatus is the status of a DHCPServer or DNSServer as a serving process writes it.
 type serverStatus struct {
@@ -292,7 +256,7 @@ func (r *Reporter) put(ctx context.Context, child client.Object, status any, las
 	if equality.Semantic.DeepEqual(status, last.of(child)) && (isThere || now.Sub(last.at) < settle) {
 		return nil
 	}
-	if err := applyStatus(ctx, r.client, child, status, r.owner()); err != nil {
+	if err := process.ApplyStatus(ctx, r.client, child, status, r.owner()); err != nil {
 		if client.IgnoreNotFound(err) == nil {
 			return nil
 		}
@@ -341,25 +305,14 @@ func (r *Reporter) renew(ctx context.Context, rep Report, now time.Time) error {
 	if err != nil && !missing {
 		return fmt.Errorf("Lease %s: %w", lease.Name, err)
 	}
-	seconds := int32(servingDuration / time.Second)
-	renewed := metav1.NewMicroTime(now)
-	lease.Labels = map[string]string{servingLabel: v1alpha1.LabelValue(rep.Infra.Name), v1alpha1.LabelInfra: v1alpha1.LabelValue(rep.Infra.Name)}
-	lease.Annotations = map[string]string{routesAnnotation: routesByHost}
-	if r.cfg.Key != nil {
-		lease.Annotations[keyAnnotation] = base64.StdEncoding.EncodeToString(r.cfg.Key)
-	}
-	if rep.VLAN != nil {
-		vlan, err := json.Marshal(rep.VLAN)
-		if err != nil {
-			return fmt.Errorf("Lease %s: %w", lease.Name, err)
-		}
-		lease.Annotations[vlanAnnotation] = string(vlan)
+	word := process.Word{Process: r.cfg.Identity, Key: r.cfg.Key, VLAN: rep.VLAN}
+	if err := word.Write(lease, rep.Infra.Name, now); err != nil {
+		return fmt.Errorf("Lease %s: %w", lease.Name, err)
 	}
 	lease.OwnerReferences = nil
 	if owner := cmp.Or(r.cfg.Pod, rep.Owner()); owner != nil {
 		lease.OwnerReferences = []metav1.OwnerReference{*owner}
 	}
-	lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: &r.cfg.Identity, LeaseDurationSeconds: &seconds, RenewTime: &renewed}
 	if missing {
 		err = r.client.Create(ctx, lease)
 	} else {
@@ -373,7 +326,7 @@ func (r *Reporter) renew(ctx context.Context, rep Report, now time.Time) error {
 
 func (r *Reporter) lease(infra types.NamespacedName) *coordinationv1.Lease {
 	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
-		Namespace: infra.Namespace, Name: servingName(infra.Name, r.cfg.Identity),
+		Namespace: infra.Namespace, Name: process.LeaseName(infra.Name, r.cfg.Identity),
 	}}
 }
 
@@ -389,7 +342,7 @@ func (r *Reporter) giveBack() {
 			if before, ok := w.status.(*serverStatus); ok && last.vlan == nil {
 				status := *before
 				status.Conditions = ready(before.Conditions, before.Conditions[0].ObservedGeneration, false, "the process that served has stopped", r.cfg.Clock())
-				errs = append(errs, client.IgnoreNotFound(applyStatus(ctx, r.client, w.child, &status, r.owner())))
+				errs = append(errs, client.IgnoreNotFound(process.ApplyStatus(ctx, r.client, w.child, &status, r.owner())))
 			}
 		}
 		errs = append(errs, client.IgnoreNotFound(r.client.Delete(ctx, r.lease(infra))))

@@ -1,4 +1,4 @@
-package kube
+package hub
 
 import (
 	"context"
@@ -22,7 +22,7 @@ import (
 func leadingHub(t *testing.T) *Hub {
 	t.Helper()
 	h := &Hub{
-		lock: &timedLock{}, cfg: HubConfig{Clock: time.Now},
+		lock: &timedLock{}, cfg: Config{Clock: time.Now},
 		queue:      workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[types.NamespacedName]()),
 		remembered: map[types.UID]v1alpha1.InfraClusterAttachmentStatus{}, deleting: map[types.UID]time.Time{}, released: map[types.UID]string{},
 		stock: &stock{},

@@ -1,4 +1,4 @@
-package kube
+package hub
 
 import (
 	"context"
@@ -19,7 +19,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/densityops/oooi/api/v1alpha1"
+	"github.com/densityops/oooi/watch/informer"
 	"github.com/densityops/oooi/watch/plan"
+	"github.com/densityops/oooi/watch/process"
 )
 
 // write brings the children and statuses of one Infra, and of the attachments that name it, to the plan. Routes are
@@ -98,7 +100,7 @@ func sameObject[T childObject](a, b T) bool {
 	if a == none || b == none {
 		return a == b
 	}
-	return sameIdentity(a, b)
+	return informer.SameIdentity(a, b)
 }
 
 // controlled gives a child that this Infra controls, and nothing in place of somebody else's object of its name.
@@ -170,7 +172,7 @@ func (h *Hub) putBack(ctx context.Context, child client.Object, spec any) error 
 	if err != nil {
 		return err
 	}
-	if err := h.client.Patch(ctx, child, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(fieldOwner)); err != nil {
+	if err := h.client.Patch(ctx, child, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(process.FieldOwner)); err != nil {
 		return err
 	}
 	h.metrics.writes.Inc()
@@ -186,27 +188,9 @@ func (h *Hub) apply(ctx context.Context, object client.Object) (*unstructured.Un
 	delete(content, "status")
 	u := &unstructured.Unstructured{Object: content}
 	unstructured.RemoveNestedField(u.Object, "metadata", "creationTimestamp")
-	err = h.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(fieldOwner), client.ForceOwnership)
+	err = h.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(process.FieldOwner), client.ForceOwnership)
 	h.metrics.writes.Inc()
 	return u, err
-}
-
-// applyStatus applies the status of an object as one owner of its fields.
-func applyStatus(ctx context.Context, c client.Client, object client.Object, status any, owner string) error {
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(status)
-	if err != nil {
-		return err
-	}
-	gvks, _, err := c.Scheme().ObjectKinds(object)
-	if err != nil {
-		return err
-	}
-	u := &unstructured.Unstructured{Object: map[string]any{"status": content}}
-	u.SetGroupVersionKind(gvks[0])
-	u.SetNamespace(object.GetNamespace())
-	u.SetName(object.GetName())
-	u.SetUID(object.GetUID()) // an object that was made anew is another one
-	return c.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(owner), client.ForceOwnership)
 }
 
 func (h *Hub) writeAttachment(ctx context.Context, a *plan.Attachment) error {
@@ -240,7 +224,7 @@ func (h *Hub) writeInfraStatus(ctx context.Context, infra *plan.Infra) error {
 
 // writeStatus applies a status and says in Events which conditions changed.
 func (h *Hub) writeStatus(ctx context.Context, object client.Object, status any, before, after []metav1.Condition) error {
-	err := applyStatus(ctx, h.client, object, status, fieldOwner)
+	err := process.ApplyStatus(ctx, h.client, object, status, process.FieldOwner)
 	h.metrics.writes.Inc()
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil // gone, or made anew: the next plan is about what is there then
