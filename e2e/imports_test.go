@@ -31,6 +31,14 @@ func TestImports(t *testing.T) {
 		{packages: "./watch/leases", may: []string{"api/...", "dhcpserver/...", "watch/informer", "watch/leases"}, cluster: true},
 		{packages: "./watch/appsingress/...", may: []string{"api/...", "watch/appsingress/..."}, cluster: true},
 		{packages: "./watch/workloads", may: []string{"api/...", "xds/...", "deploy/workload", "watch/informer", "watch/plan", "watch/workloads"}, cluster: true},
+		// What the hub knows of the servers it reads from the cluster; xds is for Envoy's bootstrap, dhcpserver for the form of leases.
+		{packages: "./watch/hub", may: []string{
+			"api/...", "deploy/workload", "dhcpserver", "watch", "watch/appsingress", "watch/hub", "watch/informer", "watch/leases", "watch/plan", "watch/process",
+			"watch/workloads", "xds/...",
+		}, cluster: true},
+		// A process that serves reads the children and Leases, and can do without the hub.
+		{packages: "./watch/serving", may: []string{"api/...", "dhcpserver/...", "holder", "watch/informer", "watch/process", "watch/serving"}, cluster: true},
+		{packages: "./watch/process", may: []string{"api/...", "watch/process"}, cluster: true},
 		{packages: "./watch/informer", may: []string{"watch/informer"}, cluster: true},
 		{packages: "./watch/files/...", may: []string{"api/...", "watch/plan/...", "watch/files/..."}},
 		{packages: "./serve/...", may: []string{"api/...", "xds/...", "dnsserver/...", "dhcpserver/...", "holder/...", "serve/..."}},
