@@ -7,18 +7,21 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 
 	"github.com/google/renameio/v2"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/densityops/oooi/api/v1alpha1"
 	"github.com/densityops/oooi/watch/plan"
 )
 
 // Memory remembers over restarts, where no cluster keeps the attachments' statuses: the sources of each attachment (product
-// rule 10), and the port of its public listener. It is for one goroutine.
+// rule 10), the port of its public listener, and the VIP that is published. It is for one goroutine.
 type Memory struct {
 	path string
 	// attachments by "namespace/name".
@@ -29,6 +32,7 @@ type Memory struct {
 type remembered struct {
 	Sources      []v1alpha1.Source `json:"sources,omitempty"`
 	ExternalPort int32             `json:"externalPort,omitempty"`
+	VIP          netip.Addr        `json:"vip,omitzero"`
 }
 
 // OpenMemory reads what was remembered in the state folder. A file that cannot be read as memory is put aside with
@@ -70,16 +74,27 @@ func (m *Memory) Recall(objects *plan.Objects) {
 	objects.Attachments = attachments
 }
 
+// Published are the VIPs that are published, for the next plan.
+func (m *Memory) Published() map[types.NamespacedName]netip.Addr {
+	vips := map[types.NamespacedName]netip.Addr{}
+	for name, r := range m.attachments {
+		if namespace, name, ok := strings.Cut(name, "/"); ok && r.VIP.IsValid() {
+			vips[types.NamespacedName{Namespace: namespace, Name: name}] = r.VIP
+		}
+	}
+	return vips
+}
+
 // Keep remembers what a plan says. It is durable when it returns without an error.
 func (m *Memory) Keep(result *plan.Result) error {
 	attachments := map[string]remembered{}
 	keep := func(all []*plan.Attachment) {
 		for _, a := range all {
-			r := remembered{Sources: a.Status.Sources}
+			r := remembered{Sources: a.Status.Sources, VIP: a.VIP()}
 			if external := a.Status.ExternalService; external != nil {
 				r.ExternalPort = external.Port
 			}
-			if len(r.Sources) > 0 || r.ExternalPort != 0 {
+			if len(r.Sources) > 0 || r.ExternalPort != 0 || r.VIP.IsValid() {
 				attachments[a.Key().String()] = r
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/densityops/oooi/api/hypershift"
 	"github.com/densityops/oooi/api/v1alpha1"
 	"github.com/densityops/oooi/watch/plan"
 )
@@ -81,4 +82,56 @@ func planWith(name string, sources []v1alpha1.Source) *plan.Result {
 		Object:      &v1alpha1.Infra{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "vlan"}},
 		Attachments: []*plan.Attachment{a},
 	}}}
+}
+
+// The first that shows an address keeps it, over a restart too.
+func TestAPublishedVIPIsKept(t *testing.T) {
+	dir := t.TempDir()
+	infra := &v1alpha1.Infra{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "vlan"},
+		Spec: v1alpha1.InfraSpec{
+			NetworkConfig: v1alpha1.NetworkConfig{CIDR: "192.0.2.0/24", Gateway: "192.0.2.1", NetworkAttachmentDefinition: "vlan"},
+			InfraComponents: v1alpha1.InfraComponents{
+				DHCP:  v1alpha1.DHCPComponent{ServerIP: "192.0.2.2", RangeStart: "192.0.2.100", RangeEnd: "192.0.2.150"},
+				DNS:   v1alpha1.DNSComponent{ServerIP: "192.0.2.3"},
+				Proxy: v1alpha1.ProxyComponent{ServerIP: "192.0.2.4"},
+			},
+		},
+	}
+	objects := plan.Objects{Infras: []*v1alpha1.Infra{infra}}
+	for name, vip := range map[string]string{"a": "192.0.2.210", "b": "192.0.2.200"} {
+		a := &v1alpha1.InfraClusterAttachment{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name}}
+		a.Spec.InfraRef.Name, a.Spec.HostedClusterRef.Name = "vlan", name
+		a.Spec.DNS = v1alpha1.AttachmentDNS{ClusterName: name, BaseDomain: "example.com"}
+		a.Spec.AppsIngress = &v1alpha1.AppsIngress{Enabled: true, MetalLB: v1alpha1.AppsMetalLB{AddressPoolName: "apps"}}
+		a.Status.AppsIngressStatus = &v1alpha1.AppsIngressStatus{ExternalIP: vip}
+		objects.Attachments = append(objects.Attachments, a)
+		objects.HostedClusters = append(objects.HostedClusters, &hypershift.HostedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: name}})
+	}
+	published := func() map[string]string {
+		t.Helper()
+		m := openMemory(t, dir) // as after a restart
+		result := plan.Plan(plan.Input{Objects: objects, Published: m.Published(), NobodyLooks: true})
+		if err := m.Keep(result); err != nil {
+			t.Fatal(err)
+		}
+		vips := map[string]string{}
+		for _, a := range result.Infras[0].Attachments {
+			if a.VIP().IsValid() {
+				vips[a.Object.Name] = a.VIP().String()
+			}
+		}
+		return vips
+	}
+	if d := cmp.Diff(map[string]string{"a": "192.0.2.210", "b": "192.0.2.200"}, published()); d != "" {
+		t.Fatalf("at first (-want +got):\n%s", d)
+	}
+	for _, a := range objects.Attachments { // b is given the address of a
+		a.Status.AppsIngressStatus.ExternalIP = "192.0.2.210"
+	}
+	for range 2 {
+		if d := cmp.Diff(map[string]string{"a": "192.0.2.210"}, published()); d != "" {
+			t.Errorf("both show one address (-want +got):\n%s", d)
+		}
+	}
 }

@@ -35,6 +35,19 @@ func (s *Schema) Apply(object map[string]any) []FieldError {
 	return w.errs
 }
 
+// StatusField checks one field of the status of an object of this API, which Apply removes, with what is below it. A status that is
+// none, or has no such field, has no errors.
+func (s *Schema) StatusField(object map[string]any, name string) []FieldError {
+	status, _ := object["status"].(map[string]any)
+	value, there := status[name]
+	if !there || value == nil {
+		return nil
+	}
+	var w walk
+	w.value(value, s.status.properties[name], "status."+name)
+	return w.errs
+}
+
 // walk collects the errors of one object.
 type walk struct {
 	errs []FieldError

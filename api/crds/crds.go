@@ -30,6 +30,8 @@ type Schema struct {
 	Kind string
 
 	root node
+	// status is that of a kind of this API, for StatusField.
+	status *node
 	// ignoresStatus is set for the kinds of this API: their statuses are written by oooi.
 	ignoresStatus bool
 }
@@ -64,13 +66,18 @@ func parse(raw []byte) (*Schema, error) {
 		return nil, fmt.Errorf("has %d versions or no schema, want one version with a schema", len(crd.Spec.Versions))
 	}
 	props := crd.Spec.Versions[0].Schema.OpenAPIV3Schema
+	statusProps := props.Properties["status"]
+	status, err := compile(&statusProps)
+	if err != nil {
+		return nil, fmt.Errorf("status: %w", err)
+	}
 	delete(props.Properties, "status")
 	props.Properties["metadata"] = metadata()
 	root, err := compile(props)
 	if err != nil {
 		return nil, err
 	}
-	return &Schema{Kind: crd.Spec.Names.Kind, root: *root, ignoresStatus: true}, nil
+	return &Schema{Kind: crd.Spec.Names.Kind, root: *root, status: status, ignoresStatus: true}, nil
 }
 
 // metadata is what a manifest may say about itself. Definitions leave it open, because the API server checks it

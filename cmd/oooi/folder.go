@@ -119,7 +119,9 @@ func (f *folder) run(ctx context.Context, leasesChanged <-chan struct{}) error {
 func (f *folder) plan(ctx context.Context, objects plan.Objects) {
 	started := time.Now()
 	f.memory.Recall(&objects)
-	result := plan.Plan(plan.Input{Objects: objects, Leases: f.leases(ctx, objects.Infras)})
+	result := plan.Plan(plan.Input{
+		Objects: objects, Leases: f.leases(ctx, objects.Infras), Published: f.memory.Published(), NobodyLooks: true,
+	})
 	f.planTime.Observe(time.Since(started).Seconds())
 	// Remembered before it is served: a restart at any instant knows at least what was served.
 	f.remember(result)

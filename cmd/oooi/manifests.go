@@ -22,7 +22,7 @@ func planFolder(cmd *cobra.Command, dir string) (*plan.Result, error) {
 	for _, p := range loaded.Problems {
 		cmd.PrintErrln("error: " + p.Error())
 	}
-	result := plan.Plan(plan.Input{Objects: loaded.Objects})
+	result := plan.Plan(plan.Input{Objects: loaded.Objects, NobodyLooks: true})
 	if n := len(loaded.Problems); n > 0 {
 		return result, fmt.Errorf("%d problems in the manifests of %s, the first one: %w", n, dir, loaded.Problems[0])
 	}

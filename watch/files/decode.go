@@ -352,7 +352,10 @@ func (k *kind) understand(r *reporter, o *object) bool {
 	m := r.doc.value
 	own, vip := k.group == ownGroup, ""
 	if own {
-		vip = givenVIP(k.name, m)
+		var ok bool
+		if vip, ok = k.givenVIP(r); !ok {
+			return false
+		}
 		delete(m, "status") // ours to write
 		if vip != "" {
 			m["status"] = map[string]any{"appsIngressStatus": map[string]any{"externalIP": vip}}
@@ -397,15 +400,23 @@ func (k *kind) understand(r *reporter, o *object) bool {
 }
 
 // givenVIP is the VIP that the status of an attachment names; empty: none. Nobody looks into hosted clusters here, so a
-// person may say what there is to be seen.
-func givenVIP(kindName string, m map[string]any) string {
-	if kindName != "InfraClusterAttachment" {
-		return ""
+// person may say what there is to be seen; ok is false when that cannot be read. Nothing else of a status counts.
+func (k *kind) givenVIP(r *reporter) (vip string, ok bool) {
+	const field = "appsIngressStatus"
+	m := r.doc.value
+	if k.name != "InfraClusterAttachment" {
+		return "", true
+	}
+	if errs := k.schema.StatusField(m, field); len(errs) > 0 {
+		for _, err := range errs {
+			r.add(err.Path, "%s", err.Message)
+		}
+		return "", false
 	}
 	status, _ := m["status"].(map[string]any)
-	apps, _ := status["appsIngressStatus"].(map[string]any)
-	vip, _ := apps["externalIP"].(string)
-	return vip
+	apps, _ := status[field].(map[string]any)
+	vip, _ = apps["externalIP"].(string)
+	return vip, true
 }
 
 // keep records what was read of an object of somebody else, no more: a change of the rest is no change.

@@ -38,6 +38,8 @@ var hostedClusterKind = "HostedCluster." + hypershift.GroupVersion.Group
 type appsSubject struct {
 	enabled, deleting bool // the attachment
 	made              bool // something of ours may be in the hosted cluster
+	looked            bool // somebody looks into hosted clusters
+	known             bool // its VIP
 	cluster           *hypershift.HostedCluster
 }
 
@@ -47,6 +49,8 @@ func decideApps(a *Attachment, w *index) {
 		enabled:  a.Object.AppsEnabled(),
 		deleting: a.Object.DeletionTimestamp != nil,
 		made:     slices.Contains(a.Object.Finalizers, v1alpha1.FinalizerAppsIngress),
+		looked:   !w.nobodyLooks,
+		known:    a.Object.Status.AppsIngressStatus != nil && a.Object.Status.AppsIngressStatus.ExternalIP != "",
 		cluster:  w.clusters[a.hostedCluster],
 	}
 	if !s.made && (!s.enabled || s.deleting) {
@@ -89,6 +93,10 @@ func (s *appsSubject) waiting(a *Attachment) string {
 		return fmt.Sprintf("HostedCluster %s does not exist: create it or correct hostedClusterRef", a.hostedCluster)
 	case s.clusterDeleting() && !removable:
 		return fmt.Sprintf("HostedCluster %s is being deleted", a.hostedCluster)
+	case !s.looked && s.known:
+		return ""
+	case !s.looked:
+		return "no VIP is known, and nobody looks into the hosted cluster: write it into status.appsIngressStatus.externalIP"
 	case s.cluster.Status.KubeConfig == nil || s.cluster.Status.KubeConfig.Name == "":
 		return fmt.Sprintf("HostedCluster %s has no kubeconfig in its status yet: HyperShift writes it once the control plane runs", a.hostedCluster)
 	case len(api.addresses) == 0:

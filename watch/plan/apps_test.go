@@ -36,6 +36,23 @@ func attachmentOf(t *testing.T, r *plan.Result, name string) *plan.Attachment {
 	return nil
 }
 
+// TestNobodyLooks: without a cluster a person says the VIP, and what a look would need counts for nothing.
+func TestNobodyLooks(t *testing.T) {
+	for name, want := range map[string]string{
+		"rule06-vip":                     "Ready 192.0.2.200: Service openshift-ingress/oooi-ingress has an address",
+		"rule15-no-kubeconfig":           "Pending invalid IP: no VIP is known, and nobody looks into the hosted cluster: write it into status.appsIngressStatus.externalIP",
+		"rule15-no-api-server-known-vip": "Ready 192.0.2.200: Service openshift-ingress/oooi-ingress has the VIP 192.0.2.200",
+		"rule15-no-hosted-cluster":       "Pending invalid IP: HostedCluster clusters/example-hcp-a does not exist",
+	} {
+		changed := change(t, readExample(t), "testdata/"+name+".in.yaml")
+		a := attachmentOf(t, plan.Plan(plan.Input{Objects: changed.objects, NobodyLooks: true}), "example-hcp-a")
+		s := a.Status.AppsIngressStatus
+		if got := fmt.Sprintf("%s %s: %s", s.Phase, a.VIP(), s.Message); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+}
+
 // TestAppsWork has one record a line: the case of testdata, and what is to be done in the hosted cluster of
 // example-hcp-a: the way there, then what keeps from it.
 func TestAppsWork(t *testing.T) {

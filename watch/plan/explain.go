@@ -176,6 +176,10 @@ func (i *Infra) explainHost(v *Verdict, host string) {
 		v.Why = "HTTP without a Host leads nowhere (answered 404 or 400)"
 		return
 	}
+	if strings.Trim(host, "0123456789abcdefghijklmnopqrstuvwxyz_.-") != "" {
+		v.Why = fmt.Sprintf("the Host %q is no host name, and leads nowhere (answered 404 or 400)", host)
+		return
+	}
 	if b := i.wildcardOf(host, portHTTP); b != nil {
 		i.route(v, *b, fmt.Sprintf("the Host %s lies under %s of attachment %s, from any source", host, b.Hostname, b.Attachment))
 		return

@@ -44,6 +44,8 @@ func TestExplain(t *testing.T) {
 		"rule06-vip 10.128.0.7 console.apps.example-hcp-a.clusters.example.com 80 => oooi-ingress:80_in_the_hosted_cluster http-host: lies under *.apps.example-hcp-a.clusters.example.com",
 		"rule06-vip 10.128.0.7 Console.apps.example-hcp-a.clusters.example.com.:8080 80 => oooi-ingress:80_in_the_hosted_cluster http-host: lies under",
 		"rule06-vip 10.128.0.7 api.example-hcp-a.clusters.example.com 80 => closed http-host: no attachment of this Infra has the name api.example-hcp-a.clusters.example.com (answered 404)",
+		"rule06-vip 10.128.0.7 *.apps.example-hcp-a.clusters.example.com 80 => closed http-host: is no host name",
+		"rule06-vip 10.128.0.7 a,b.apps.example-hcp-a.clusters.example.com 80 => closed http-host: is no host name",
 		"rule06-vip 10.128.0.7 - 80 => closed http-host: HTTP without a Host leads nowhere",
 		"rule06-vip 10.128.0.7 kubernetes 80 => closed http-host: no attachment of this Infra has the name kubernetes",
 		"rule06-vip 10.128.0.7 - 8080 => closed port: Envoy listens on 80, 443 and 6443, not on 8080",

@@ -30,6 +30,7 @@ type index struct {
 	publicServices map[string][]publicService
 	missingKinds   []string
 	unwritten      map[types.NamespacedName]Refusal
+	nobodyLooks    bool
 }
 
 func newIndex(in Input) *index {
@@ -46,6 +47,7 @@ func newIndex(in Input) *index {
 		publicServices: make(map[string][]publicService),
 		missingKinds:   o.MissingKinds,
 		unwritten:      in.Unwritten,
+		nobodyLooks:    in.NobodyLooks,
 	}
 	for _, ns := range o.Namespaces {
 		w.namespaces[ns] = true

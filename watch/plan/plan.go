@@ -24,6 +24,8 @@ type Input struct {
 	// Published are the VIPs that the plan before this one published, by attachment: of two that show one address, the one that has it
 	// keeps it.
 	Published map[types.NamespacedName]netip.Addr
+	// NobodyLooks into hosted clusters: a person writes the VIP into the status of the attachment.
+	NobodyLooks bool
 	// ByHostUnknown are the Infras with a server that knows no routes by Host yet: port 80 waits for its upgrade.
 	ByHostUnknown map[types.NamespacedName]bool
 	// Unwritten are the public Services that cannot be written, and why.
