@@ -26,6 +26,8 @@ type Memory struct {
 	path string
 	// attachments by "namespace/name".
 	attachments map[string]remembered
+	// unwritten: they are not in the state folder yet.
+	unwritten bool
 }
 
 // remembered is what is remembered of one attachment.
@@ -36,7 +38,8 @@ type remembered struct {
 }
 
 // OpenMemory reads what was remembered in the state folder. A file that cannot be read as memory is put aside with
-// a warning: routes by source then come back as Machines show their addresses.
+// a warning: routes by source then come back as Machines show their addresses, public listeners may get other ports, and of two
+// attachments that show one VIP neither has it.
 func OpenMemory(stateDir string, log *slog.Logger) (*Memory, error) {
 	m := &Memory{path: filepath.Join(stateDir, "attachments.json"), attachments: map[string]remembered{}}
 	data, err := os.ReadFile(m.path)
@@ -103,9 +106,10 @@ func (m *Memory) Keep(result *plan.Result) error {
 		keep(infra.Attachments)
 	}
 	keep(result.Orphans)
-	if maps.EqualFunc(attachments, m.attachments, func(x, y remembered) bool { return reflect.DeepEqual(x, y) }) {
+	if maps.EqualFunc(attachments, m.attachments, func(x, y remembered) bool { return reflect.DeepEqual(x, y) }) && !m.unwritten {
 		return nil
 	}
+	m.attachments, m.unwritten = attachments, true
 	data, err := json.MarshalIndent(attachments, "", "  ")
 	if err != nil {
 		return fmt.Errorf("memory of attachments: %w", err)
@@ -116,6 +120,6 @@ func (m *Memory) Keep(result *plan.Result) error {
 	if err := renameio.WriteFile(m.path, append(data, '\n'), 0o600); err != nil {
 		return fmt.Errorf("memory of attachments: %w", err)
 	}
-	m.attachments = attachments
+	m.unwritten = false
 	return nil
 }

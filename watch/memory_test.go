@@ -135,3 +135,31 @@ func TestAPublishedVIPIsKept(t *testing.T) {
 		}
 	}
 }
+
+// What cannot be written is known all the same, and written as soon as it can be.
+func TestMemoryThatCannotBeWritten(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	m := openMemory(t, dir)
+	if err := os.WriteFile(dir, nil, 0o600); err != nil { // where the folder would be
+		t.Fatal(err)
+	}
+	now := planWith("a", []v1alpha1.Source{{Machine: "m", Address: "192.0.2.1"}})
+	for range 2 {
+		if err := m.Keep(now); err == nil {
+			t.Error("it is said to be durable")
+		}
+	}
+	objects := plan.Objects{Attachments: []*v1alpha1.InfraClusterAttachment{now.Infras[0].Attachments[0].Object}}
+	if m.Recall(&objects); len(objects.Attachments[0].Status.Sources) != 1 {
+		t.Error("the next plan does not know what the last one said")
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Keep(now); err != nil {
+		t.Fatal(err)
+	}
+	if got := openMemory(t, dir).attachments["clusters/a"].Sources; len(got) != 1 {
+		t.Errorf("it was not written when it could be: %v", got)
+	}
+}

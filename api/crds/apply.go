@@ -36,15 +36,14 @@ func (s *Schema) Apply(object map[string]any) []FieldError {
 }
 
 // StatusField checks one field of the status of an object of this API, which Apply removes, with what is below it. A status that is
-// none, or has no such field, has no errors.
+// no mapping, or has no such field, has no errors, and of a kind of somebody else none is known.
 func (s *Schema) StatusField(object map[string]any, name string) []FieldError {
 	status, _ := object["status"].(map[string]any)
-	value, there := status[name]
-	if !there || value == nil {
+	if s.status == nil || s.status.properties[name] == nil || status[name] == nil {
 		return nil
 	}
 	var w walk
-	w.value(value, s.status.properties[name], "status."+name)
+	w.value(status[name], s.status.properties[name], "status."+name)
 	return w.errs
 }
 

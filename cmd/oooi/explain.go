@@ -227,7 +227,7 @@ func printAnswers(w io.Writer, q question, a answers) error {
 // nameOf says which name a connection had.
 func nameOf(v plan.Verdict, q question) string {
 	what := "server name"
-	if v.Rule == plan.RuleHTTPHost || v.Rule == plan.RulePort && q.port == 80 {
+	if v.Rule == plan.RuleHTTPHost || (v.Rule == plan.RulePort && q.port == 80) {
 		what = "Host"
 	}
 	if q.name == "" {

@@ -147,15 +147,15 @@ const reportPeriod = time.Second
 // rememberRetry is how long a state folder that cannot be written is left alone.
 const rememberRetry = 10 * time.Second
 
-// remember keeps the sources, and plans again a little later when they cannot be kept. It logs when that changes.
+// remember keeps what is to outlive a restart, and plans again a little later when they cannot be kept. It logs when that changes.
 func (f *folder) remember(result *plan.Result) {
 	err := f.memory.Keep(result)
 	f.triedToRemember = time.Now()
 	switch {
 	case err != nil && f.forgetful == nil:
-		f.log.Error("sources of workers are not remembered over a restart, trying again", "error", err)
+		f.log.Error("what is known of attachments is not remembered over a restart, trying again", "error", err)
 	case err == nil && f.forgetful != nil:
-		f.log.Info("sources of workers are remembered again")
+		f.log.Info("what is known of attachments is remembered again")
 	}
 	f.forgetful = err
 }

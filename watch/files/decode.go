@@ -350,12 +350,10 @@ func (d *decoder) skip(c *content, group, kindName string, line int) {
 // understand decodes and checks an object of a known kind; false when it cannot be used at all.
 func (k *kind) understand(r *reporter, o *object) bool {
 	m := r.doc.value
-	own, vip := k.group == ownGroup, ""
+	own, vip, doubtful := k.group == ownGroup, "", false
 	if own {
-		var ok bool
-		if vip, ok = k.givenVIP(r); !ok {
-			return false
-		}
+		given, ok := k.givenVIP(r)
+		vip, doubtful = given, !ok
 		delete(m, "status") // ours to write
 		if vip != "" {
 			m["status"] = map[string]any{"appsIngressStatus": map[string]any{"externalIP": vip}}
@@ -395,28 +393,29 @@ func (k *kind) understand(r *reporter, o *object) bool {
 	for _, p := range problems {
 		r.add(p.Field, "%s", p.Message)
 	}
-	o.doubtful = len(problems) > 0
+	o.doubtful = doubtful || len(problems) > 0
 	return true
 }
 
 // givenVIP is the VIP that the status of an attachment names; empty: none. Nobody looks into hosted clusters here, so a
-// person may say what there is to be seen; ok is false when that cannot be read. Nothing else of a status counts.
+// person may say what there is to be seen. Nothing else of a status counts; but without a VIP there may be one that was not written as
+// it must be: ok is false then.
 func (k *kind) givenVIP(r *reporter) (vip string, ok bool) {
 	const field = "appsIngressStatus"
 	m := r.doc.value
 	if k.name != "InfraClusterAttachment" {
 		return "", true
 	}
-	if errs := k.schema.StatusField(m, field); len(errs) > 0 {
-		for _, err := range errs {
-			r.add(err.Path, "%s", err.Message)
-		}
-		return "", false
-	}
 	status, _ := m["status"].(map[string]any)
 	apps, _ := status[field].(map[string]any)
-	vip, _ = apps["externalIP"].(string)
-	return vip, true
+	if vip, is := apps["externalIP"].(string); is {
+		return vip, true
+	}
+	errs := k.schema.StatusField(m, field)
+	for _, err := range errs {
+		r.add(err.Path, "%s", err.Message)
+	}
+	return "", len(errs) == 0
 }
 
 // keep records what was read of an object of somebody else, no more: a change of the rest is no change.

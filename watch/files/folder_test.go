@@ -17,7 +17,7 @@ import (
 )
 
 // TestGivenVIP: of the status of an attachment the VIP counts, over a restart beside a broken file too, and nothing else; a status that makes no
-// sense costs nothing, but for what is said of the VIP.
+// sense costs nothing.
 func TestGivenVIP(t *testing.T) {
 	vip := func(status string) string {
 		w := newWorld(t, "a.yaml", `
@@ -48,8 +48,9 @@ status: `+status)
 		`{}`: "",
 		`{appsIngressStatus: {externalIP: 192.0.2.200}}`: "192.0.2.200",
 		`{domain: x, sources: [{machine: m, address: 192.0.2.9}], externalService: {port: 1}, appsIngressStatus: {phase: Degraded, externalIP: 192.0.2.200}}`: "192.0.2.200",
-		`{appsIngressStatus: null}`:                       "",
-		`{sources: 7, appsIngressStatus: {phase: Ready}}`: "",
+		`{appsIngressStatus: null}`:                                "",
+		`{sources: 7, appsIngressStatus: {phase: Ready}}`:          "",
+		`{appsIngressStatus: {phase: 7, externalIP: 192.0.2.200}}`: "192.0.2.200",
 		`[]`: "",
 	} {
 		if got := vip(status); got != want {

@@ -64,9 +64,24 @@ func (l *timedLock) Update(ctx context.Context, record resourcelock.LeaderElecti
 	return l.note(at, l.Interface.Update(ctx, record))
 }
 
-// leadsUntil is when this process may write no more unless it renews its Lease; false: it may not now. The election itself
-// may notice later, for example after the process was frozen.
+// leadsUntil is when this process may write no more unless it renews its Lease; false: it may not now. In a new lead it may not before
+// there is a plan: what was planned and ordered before is of a world that another process may have changed.
 func (h *Hub) leadsUntil() (time.Time, bool) {
+	if h.term.Load() != h.plannedTerm.Load() {
+		return time.Time{}, false
+	}
+	return h.electedUntil()
+}
+
+// isElected tells whether this process leads, or will when it has planned.
+func (h *Hub) isElected() bool {
+	_, elected := h.electedUntil()
+	return elected
+}
+
+// electedUntil is when the lead ends unless the Lease is renewed; false: this process has no lead. The election itself may notice
+// later, for example after the process was frozen.
+func (h *Hub) electedUntil() (time.Time, bool) {
 	renewed := h.lock.renewed.Load()
 	if !h.elected.Load() || renewed == nil || time.Since(*renewed) >= renewDeadline {
 		return time.Time{}, false
@@ -84,8 +99,8 @@ func (h *Hub) elect(ctx context.Context) error {
 			OnStartedLeading: func(context.Context) {
 				h.cfg.Log.Info("this process leads", "identity", h.cfg.Identity)
 				h.forgetFailures()
+				h.dropStock()
 				h.elected.Store(true)
-				h.wantStock()
 				h.world.notify() // plan from the statuses as they are, then write
 			},
 			OnStoppedLeading: func() {

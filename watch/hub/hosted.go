@@ -44,7 +44,7 @@ func (h *Hub) secret(ctx context.Context, key types.NamespacedName) (*corev1.Sec
 
 // lookInto hands over what is to be done inside hosted clusters, while this process leads.
 func (h *Hub) lookInto(result *plan.Result) {
-	if !h.Leading() {
+	if !h.isElected() {
 		h.lookAway()
 		return
 	}
@@ -52,6 +52,7 @@ func (h *Hub) lookInto(result *plan.Result) {
 	defer h.deletingMu.Unlock()
 	if h.stock == nil {
 		h.letGo()
+		h.wantStock()
 		return
 	}
 	orders := h.orders(result)
@@ -104,15 +105,13 @@ func (h *Hub) lookAway() {
 	h.letGo()
 }
 
-// forgetTerms forgets what was planned and ordered in a lead that was lost, also when it was won again before anybody looked.
-func (h *Hub) forgetTerms() {
-	h.deletingMu.Lock()
-	lost := h.term != h.plannedTerm
-	h.plannedTerm = h.term
-	h.deletingMu.Unlock()
-	if lost {
+// beginTerm gives the lead that a plan is for. What was planned and ordered in one before is forgotten.
+func (h *Hub) beginTerm() int64 {
+	term := h.term.Load()
+	if term != h.plannedTerm.Load() {
 		h.lookAway()
 	}
+	return term
 }
 
 // letGo ends what is done inside hosted clusters. The lock is held.

@@ -107,7 +107,8 @@ type Hub struct {
 	failuresMu sync.Mutex
 	failures   map[types.NamespacedName]*failure
 
-	// deletingMu is held while orders for hosted are given, and while it is decided that a finalizer goes: never both at once.
+	// deletingMu is held while orders for hosted are given, and while it is decided that a finalizer goes: never both at once. It
+	// guards what follows.
 	deletingMu sync.Mutex
 	// deleting says since when this process knows that an attachment is being deleted.
 	deleting map[types.UID]time.Time
@@ -115,8 +116,8 @@ type Hub struct {
 	released map[types.UID]string
 	// stock is what was there when this process got the lead; nil: it does not lead, or does not know yet.
 	stock *stock
-	// term counts the leads that were lost; plannedTerm is that of the last plan.
-	term, plannedTerm int
+	// term changes whenever a lead begins, or may have been another's meanwhile; plannedTerm is that of the newest plan.
+	term, plannedTerm atomic.Int64
 	// behind: the last plan was not acted upon for an attachment that the stock has a newer version of.
 	behind bool
 	// stockWanted has the stock taken.
@@ -185,10 +186,7 @@ func New(cfg Config) (*Hub, error) {
 		LeaseMeta:  metav1.ObjectMeta{Namespace: cfg.Namespace, Name: leaseName(cfg.Infra)},
 		Client:     clientset.CoordinationV1(),
 		LockConfig: resourcelock.ResourceLockConfig{Identity: cfg.Identity},
-	}, lost: h.dropStock, regained: func() {
-		h.wantStock()
-		h.world.notify()
-	}}
+	}, lost: h.dropStock, regained: h.world.notify}
 	h.hosted = appsingress.New(appsingress.Config{
 		Secret: h.secret, Changed: h.world.notify, Log: cfg.Log, Registerer: cfg.Registerer, Clock: cfg.Clock, Lead: h.Leading,
 	})
@@ -290,7 +288,7 @@ func (h *Hub) planOnChange(ctx context.Context) error {
 }
 
 func (h *Hub) plan() {
-	h.forgetTerms()
+	term := h.beginTerm()
 	objects := h.world.objects()
 	published := h.published(objects.Attachments)
 	h.recall(&objects)
@@ -300,9 +298,10 @@ func (h *Hub) plan() {
 	})
 	h.remember(result)
 	h.result.Store(result)
+	h.lookInto(result)
+	h.plannedTerm.Store(term) // from now on this process leads, if it does
 	h.metrics.planned(result)
 	h.workloads.Planned(result)
-	h.lookInto(result)
 	h.forgetDeleted(result)
 	h.enqueue(result)
 	h.cfg.Planned(result)
@@ -370,7 +369,7 @@ func (h *Hub) writeProblem(infra types.NamespacedName) error {
 // recall puts into the statuses what was planned last, which is ahead of the cache until what was written has come back,
 // and what was seen in hosted clusters.
 func (h *Hub) recall(objects *plan.Objects) {
-	if !h.Leading() {
+	if !h.isElected() {
 		return // another process writes the statuses, and it is them that count
 	}
 	seen := h.hosted.Observed()
@@ -394,7 +393,7 @@ func (h *Hub) recall(objects *plan.Objects) {
 
 func (h *Hub) remember(result *plan.Result) {
 	clear(h.remembered)
-	if !h.Leading() {
+	if !h.isElected() {
 		return
 	}
 	for _, infra := range result.Infras {

@@ -40,15 +40,21 @@ func (h *Hub) isBehind() bool {
 	return h.behind
 }
 
-// dropStock forgets the stock: the lead is lost, or another process may have had it.
+// dropStock forgets the stock: the lead is another one, or another process may have had it.
 func (h *Hub) dropStock() {
 	h.deletingMu.Lock()
 	defer h.deletingMu.Unlock()
 	h.stock = nil
-	h.term++
+	h.term.Add(1)
 }
 
-// wantStock has the stock of a new lead taken.
+func (h *Hub) hasStock() bool {
+	h.deletingMu.Lock()
+	defer h.deletingMu.Unlock()
+	return h.stock != nil
+}
+
+// wantStock has the stock taken.
 func (h *Hub) wantStock() {
 	select {
 	case h.stockWanted <- struct{}{}:
@@ -64,26 +70,26 @@ func (h *Hub) takeStocks(ctx context.Context) {
 			return
 		case <-h.stockWanted:
 		}
-		for h.Leading() && !h.takeStock(ctx) {
-			if !sleep(ctx, stockRetry) {
-				return
+		for h.isElected() && !h.hasStock() {
+			if err := h.takeStock(ctx); err != nil {
+				h.cfg.Log.Warn("attachments cannot be listed, trying again before anything is done in hosted clusters", "error", err)
+				if !sleep(ctx, stockRetry) {
+					return
+				}
 			}
 		}
 	}
 }
 
-// takeStock asks for the versions of all attachments; false: they are not known, or the lead is another one by now.
-func (h *Hub) takeStock(ctx context.Context) bool {
-	h.deletingMu.Lock()
-	term := h.term
-	h.deletingMu.Unlock()
+// takeStock asks for the versions of all attachments. They do not count when the lead is another one by then.
+func (h *Hub) takeStock(ctx context.Context) error {
+	term := h.term.Load()
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("InfraClusterAttachmentList"))
 	if err := h.client.List(ctx, list); err != nil {
-		h.cfg.Log.Warn("attachments cannot be listed, trying again before anything is done in hosted clusters", "error", err)
-		return false
+		return err
 	}
 	taken := &stock{version: list.ResourceVersion, versions: make(map[types.UID]string, len(list.Items))}
 	for i := range list.Items {
@@ -91,10 +97,9 @@ func (h *Hub) takeStock(ctx context.Context) bool {
 	}
 	h.deletingMu.Lock()
 	defer h.deletingMu.Unlock()
-	if h.term != term {
-		return false
+	if h.term.Load() == term {
+		h.stock = taken
+		h.world.notify()
 	}
-	h.stock = taken
-	h.world.notify()
-	return true
+	return nil
 }

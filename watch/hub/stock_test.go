@@ -56,7 +56,13 @@ func TestAnotherLeadInheritsNothing(t *testing.T) {
 	h.remembered["1"] = v1alpha1.InfraClusterAttachmentStatus{}
 	h.released["2"] = "5"
 	h.dropStock()
-	h.forgetTerms()
+	if h.Leading() {
+		t.Error("it may write by the plan of the lead before")
+	}
+	h.plannedTerm.Store(h.beginTerm())
+	if !h.Leading() {
+		t.Error("it does not lead with a plan of its own")
+	}
 	if len(h.remembered) > 0 || len(h.released) > 0 || len(h.hosted.Observed()) > 0 || h.looking {
 		t.Errorf("remembered %v, released %v, observed %v, looking %v", h.remembered, h.released, h.hosted.Observed(), h.looking)
 	}
@@ -66,7 +72,7 @@ func TestAnotherLeadInheritsNothing(t *testing.T) {
 	}
 	h.stock = &stock{}
 	h.remembered["1"] = v1alpha1.InfraClusterAttachmentStatus{}
-	h.forgetTerms()
+	h.beginTerm()
 	if len(h.remembered) == 0 {
 		t.Error("the next plan of the same lead has forgotten what the last one said")
 	}
@@ -151,8 +157,8 @@ func TestTakeStock(t *testing.T) {
 	}
 	asks := &noting{Client: writer}
 	h.client = asks
-	if !h.takeStock(t.Context()) {
-		t.Fatal("no stock")
+	if err := h.takeStock(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 	if got, want := h.stock.versions, versionsOf(objects[1]); !maps.Equal(got, want) {
 		t.Errorf("the versions are %v, want %v", got, want)
@@ -172,7 +178,7 @@ func TestTakeStock(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := asks.asked.Load()
-	taken := make(chan bool)
+	taken := make(chan error)
 	go func() { taken <- h.takeStock(t.Context()) }()
 	for asks.asked.Load() == before {
 		time.Sleep(time.Millisecond)
@@ -181,14 +187,14 @@ func TestTakeStock(t *testing.T) {
 	if err := c.APIServer.Thaw(); err != nil {
 		t.Fatal(err)
 	}
-	if <-taken || h.stock != nil {
-		t.Error("the stock of one lead counts in the next")
+	if err := <-taken; err != nil || h.stock != nil {
+		t.Errorf("the stock of one lead counts in the next: %v (%v)", h.stock, err)
 	}
 
 	if err := c.APIServer.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	if h.takeStock(t.Context()) || h.stock != nil {
+	if err := h.takeStock(t.Context()); err == nil || h.stock != nil {
 		t.Error("there is a stock without an API server")
 	}
 }

@@ -39,7 +39,7 @@ type appsSubject struct {
 	enabled, deleting bool // the attachment
 	made              bool // something of ours may be in the hosted cluster
 	looked            bool // somebody looks into hosted clusters
-	known             bool // its VIP
+	known             bool // its VIP is known
 	cluster           *hypershift.HostedCluster
 }
 

@@ -168,7 +168,7 @@ func (i *Infra) explainPublicName(v *Verdict, listener, name string) {
 
 // explainHost explains plain HTTP, which goes by its Host: a trailing dot and a port in it do not matter.
 func (i *Infra) explainHost(v *Verdict, host string) {
-	if name, port, found := strings.Cut(host, ":"); found && strings.Trim(port, "0123456789") == "" {
+	if name, port, found := strings.Cut(host, ":"); found && port != "" && strings.Trim(port, "0123456789") == "" {
 		host = name
 	}
 	host = strings.TrimSuffix(host, ".")

@@ -46,6 +46,7 @@ func TestExplain(t *testing.T) {
 		"rule06-vip 10.128.0.7 api.example-hcp-a.clusters.example.com 80 => closed http-host: no attachment of this Infra has the name api.example-hcp-a.clusters.example.com (answered 404)",
 		"rule06-vip 10.128.0.7 *.apps.example-hcp-a.clusters.example.com 80 => closed http-host: is no host name",
 		"rule06-vip 10.128.0.7 a,b.apps.example-hcp-a.clusters.example.com 80 => closed http-host: is no host name",
+		"rule06-vip 10.128.0.7 console.apps.example-hcp-a.clusters.example.com: 80 => closed http-host: is no host name",
 		"rule06-vip 10.128.0.7 - 80 => closed http-host: HTTP without a Host leads nowhere",
 		"rule06-vip 10.128.0.7 kubernetes 80 => closed http-host: no attachment of this Infra has the name kubernetes",
 		"rule06-vip 10.128.0.7 - 8080 => closed port: Envoy listens on 80, 443 and 6443, not on 8080",
