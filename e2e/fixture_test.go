@@ -85,6 +85,37 @@ func newHost(t *testing.T, role string) stack.Host {
 	return h
 }
 
+// newSite makes a site that is stopped when the test ends.
+func newSite(t *testing.T) *stack.Site {
+	t.Helper()
+	site, err := stack.NewSite()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := site.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return site
+}
+
+// startOooi serves the manifests of a site from a host of its own. On failure the log is printed.
+func startOooi(ctx context.Context, t *testing.T, site *stack.Site, host stack.Host) *stack.Oooi {
+	t.Helper()
+	oooi := &stack.Oooi{Binary: oooiBinary, Host: host, HTTP: "127.0.0.1:8080", XDS: "127.0.0.1:18000"}
+	if err := site.StartOooi(ctx, oooi); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		checkLog(t, oooi.Process())
+		if t.Failed() {
+			t.Logf("oooi's log:\n%s", oooi.Process().Tail(60))
+		}
+	})
+	return oooi
+}
+
 // ip runs one command of iproute2.
 func ip(ctx context.Context, t *testing.T, args string) {
 	t.Helper()

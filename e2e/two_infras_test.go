@@ -28,15 +28,7 @@ func TestTwoInfras(t *testing.T) {
 		ip(ctx, t, "-n "+string(host)+" route add local "+local+" dev lo")
 	}
 
-	site, err := stack.NewSite()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := site.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	site := newSite(t)
 	if err := site.Manifests.Write("vlan200.yaml", secondInfra(t, site.Manifests)); err != nil {
 		t.Fatal(err)
 	}
@@ -53,16 +45,7 @@ func TestTwoInfras(t *testing.T) {
 	if _, err := site.StartUpstream(host, "198.51.100.53:53"); err != nil {
 		t.Fatal(err)
 	}
-	oooi := &stack.Oooi{Binary: oooiBinary, Host: host, HTTP: "127.0.0.1:8080", XDS: "127.0.0.1:18000"}
-	if err := site.StartOooi(ctx, oooi); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		checkLog(t, oooi.Process())
-		if t.Failed() {
-			t.Logf("oooi's log:\n%s", oooi.Process().Tail(60))
-		}
-	})
+	oooi := startOooi(ctx, t, site, host)
 	envoyBinary, err := stack.EnvoyBinary()
 	if err != nil {
 		t.Fatal(err)

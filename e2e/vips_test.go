@@ -20,15 +20,7 @@ func TestVIPsOfAFolder(t *testing.T) {
 	for _, local := range []string{"192.0.2.0/24", "198.51.100.53/32"} {
 		ip(ctx, t, "-n "+string(host)+" route add local "+local+" dev lo")
 	}
-	site, err := stack.NewSite()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := site.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
+	site := newSite(t)
 	if _, err := site.StartUpstream(host, "198.51.100.53:53"); err != nil {
 		t.Fatal(err)
 	}
@@ -45,16 +37,7 @@ func TestVIPsOfAFolder(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	oooi := &stack.Oooi{Binary: oooiBinary, Host: host, HTTP: "127.0.0.1:8080", XDS: "127.0.0.1:18000"}
-	if err := site.StartOooi(ctx, oooi); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		checkLog(t, oooi.Process())
-		if t.Failed() {
-			t.Logf("oooi's log:\n%s", oooi.Process().Tail(60))
-		}
-	})
+	oooi := startOooi(ctx, t, site, host)
 	// says waits for words in /status, and for the VIPs of both tenants; "": its apps are not published.
 	says := func(what, words, a, b string) {
 		t.Helper()

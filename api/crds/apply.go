@@ -27,7 +27,7 @@ func (e FieldError) Error() string { return e.Path + ": " + e.Message }
 // nil), and fills in its defaults. A null counts as a field left out; the status of a kind of ours is removed. The errors are in the
 // order of the fields' names; with none, the object converts to its Go type without loss.
 func (s *Schema) Apply(object map[string]any) []FieldError {
-	if s.ignoresStatus {
+	if s.status != nil {
 		delete(object, "status")
 	}
 	var w walk

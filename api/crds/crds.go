@@ -30,10 +30,8 @@ type Schema struct {
 	Kind string
 
 	root node
-	// status is that of a kind of this API, for StatusField.
+	// status is set for the kinds of this API: their statuses are written by oooi, and ignored but for StatusField.
 	status *node
-	// ignoresStatus is set for the kinds of this API: their statuses are written by oooi.
-	ignoresStatus bool
 }
 
 // Load parses the embedded definitions and returns a Schema for each kind, by its name.
@@ -77,7 +75,7 @@ func parse(raw []byte) (*Schema, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Schema{Kind: crd.Spec.Names.Kind, root: *root, status: status, ignoresStatus: true}, nil
+	return &Schema{Kind: crd.Spec.Names.Kind, root: *root, status: status}, nil
 }
 
 // metadata is what a manifest may say about itself. Definitions leave it open, because the API server checks it

@@ -224,6 +224,12 @@ func (r *reporter) add(field, format string, args ...any) {
 	})
 }
 
+func (r *reporter) addAll(errs []crds.FieldError) {
+	for _, err := range errs {
+		r.add(err.Path, "%s", err.Message)
+	}
+}
+
 // document understands one document, and adds it or its problems.
 func (d *decoder) document(c *content, path string, doc document) {
 	r := &reporter{content: c, path: path, doc: doc}
@@ -366,9 +372,7 @@ func (k *kind) understand(r *reporter, o *object) bool {
 		o.raw = raw
 	}
 	if errs := k.schema.Apply(m); len(errs) > 0 {
-		for _, err := range errs {
-			r.add(err.Path, "%s", err.Message)
-		}
+		r.addAll(errs)
 		return false
 	}
 	value, err := k.decode(m)
@@ -412,9 +416,7 @@ func (k *kind) givenVIP(r *reporter) (vip string, ok bool) {
 		return vip, true
 	}
 	errs := k.schema.StatusField(m, field)
-	for _, err := range errs {
-		r.add(err.Path, "%s", err.Message)
-	}
+	r.addAll(errs)
 	return "", len(errs) == 0
 }
 

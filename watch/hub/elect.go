@@ -104,7 +104,6 @@ func (h *Hub) elect(ctx context.Context) error {
 				h.world.notify() // plan from the statuses as they are, then write
 			},
 			OnStoppedLeading: func() {
-				h.dropStock()
 				if h.elected.Swap(false) {
 					h.cfg.Log.Info("this process leads no longer", "identity", h.cfg.Identity)
 				}

@@ -48,8 +48,6 @@ const (
 	callTimeout = 5 * time.Second
 	// stopGrace is how long the last calls may take when the process ends.
 	stopGrace = 2 * time.Second
-	// pendingPatience is how long an Envoy may take for its answer before that is worth a word. Those who serve wait as long.
-	pendingPatience = time.Second
 )
 
 // Config is what a Hub needs.

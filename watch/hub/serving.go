@@ -312,7 +312,7 @@ func (h *Hub) pendingTooLong(p *v1alpha1.ProxyServer) bool {
 		h.pending[key] = h.cfg.Clock()
 		return false
 	}
-	return h.cfg.Clock().Sub(since) >= pendingPatience
+	return h.cfg.Clock().Sub(since) >= process.PendingPatience
 }
 
 func (h *Hub) notPending(p *v1alpha1.ProxyServer) {
@@ -327,7 +327,7 @@ func (h *Hub) pendingChanged() bool {
 	defer h.pendingMu.Unlock()
 	for _, since := range h.pending {
 		// For a while, not for ever: nothing may change any more.
-		if late := h.cfg.Clock().Sub(since) - pendingPatience; late >= 0 && late < 2*look {
+		if late := h.cfg.Clock().Sub(since) - process.PendingPatience; late >= 0 && late < 2*look {
 			return true
 		}
 	}

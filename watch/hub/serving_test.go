@@ -48,7 +48,7 @@ func TestProgrammedFoldsWhatEnvoysSay(t *testing.T) {
 				if h.pendingChanged() {
 					t.Error("silence is too long at once")
 				}
-				now = now.Add(pendingPatience)
+				now = now.Add(process.PendingPatience)
 				if !h.pendingChanged() {
 					t.Error("silence is never too long")
 				}

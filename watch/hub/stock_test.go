@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -118,14 +117,14 @@ func TestALateRenewal(t *testing.T) {
 	}
 }
 
-// noting counts the lists that were asked for.
+// noting tells of the lists that are asked for.
 type noting struct {
 	client.Client
-	asked atomic.Int32
+	asked chan struct{}
 }
 
 func (n *noting) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	n.asked.Add(1)
+	n.asked <- struct{}{}
 	return n.Client.List(ctx, list, options...)
 }
 
@@ -155,11 +154,12 @@ func TestTakeStock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	asks := &noting{Client: writer}
+	asks := &noting{Client: writer, asked: make(chan struct{}, 3)} // as many as are asked for here
 	h.client = asks
 	if err := h.takeStock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	<-asks.asked
 	if got, want := h.stock.versions, versionsOf(objects[1]); !maps.Equal(got, want) {
 		t.Errorf("the versions are %v, want %v", got, want)
 	}
@@ -177,12 +177,9 @@ func TestTakeStock(t *testing.T) {
 	if err := c.APIServer.Freeze(); err != nil {
 		t.Fatal(err)
 	}
-	before := asks.asked.Load()
 	taken := make(chan error)
 	go func() { taken <- h.takeStock(t.Context()) }()
-	for asks.asked.Load() == before {
-		time.Sleep(time.Millisecond)
-	}
+	<-asks.asked
 	h.dropStock()
 	if err := c.APIServer.Thaw(); err != nil {
 		t.Fatal(err)

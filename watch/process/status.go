@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -10,6 +11,10 @@ import (
 
 // FieldOwner is the name under which the hub writes. A serving process writes its share of a status under one of its own.
 const FieldOwner = "oooi"
+
+// PendingPatience is how long an Envoy may take for its answer before that is worth a write of those who serve, and a word of the hub:
+// the object may be large, and Envoy answers within milliseconds.
+const PendingPatience = time.Second
 
 // ApplyStatus applies the status of an object as one owner of its fields.
 func ApplyStatus(ctx context.Context, c client.Client, object client.Object, status any, owner string) error {

@@ -94,10 +94,6 @@ func (r *reported) renewAfter(vlan *process.VLAN) time.Duration {
 	return 0
 }
 
-// pendingPatience is how long an Envoy may take for its answer before that is worth a write: the object may be large, and Envoy
-// answers within milliseconds.
-const pendingPatience = time.Second
-
 // hold tells whether to wait for Envoys that have not answered yet.
 func (r *reported) hold(envoys []v1alpha1.EnvoyStatus, generation int64, now time.Time) bool {
 	pending := slices.ContainsFunc(envoys, func(e v1alpha1.EnvoyStatus) bool { return e.Error == "" && e.Generation != generation })
@@ -107,7 +103,7 @@ func (r *reported) hold(envoys []v1alpha1.EnvoyStatus, generation int64, now tim
 	case r.pendingSince.IsZero():
 		r.pendingSince = now
 	}
-	return pending && now.Sub(r.pendingSince) < pendingPatience
+	return pending && now.Sub(r.pendingSince) < process.PendingPatience
 }
 
 // written is the status that was written last of one child. A child that was deleted and made anew has none yet.
