@@ -84,6 +84,26 @@ type LeaseConfig struct {
 	// +listType=atomic
 	// +optional
 	Excluded []string `json:"excluded,omitempty"`
+	// Machines are the workers of this VLAN that the hub knows. Their addresses are withheld from the pool: only a client
+	// with a MAC of that machine gets one. All MACs of one machine are one client.
+	// +listType=atomic
+	// +optional
+	Machines []KnownMachine `json:"machines,omitempty"`
+}
+
+// KnownMachine is a worker that a Machine or a VirtualMachineInstance shows.
+type KnownMachine struct {
+	// Name is "<namespace>/<name>" of the VirtualMachine, or of the Machine where no VirtualMachine is known.
+	Name string `json:"name"`
+	// MACs of its interfaces on the VLAN, in the form that net.HardwareAddr prints. None: nobody knows them, and no client
+	// gets the addresses.
+	// +listType=atomic
+	// +optional
+	MACs []string `json:"macs,omitempty"`
+	// Addresses of the VLAN that it shows.
+	// +listType=atomic
+	// +optional
+	Addresses []string `json:"addresses,omitempty"`
 }
 
 // DHCPServerStatus is the state of the DHCP server of one VLAN.
