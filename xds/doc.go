@@ -17,6 +17,10 @@
 // with an old state; the publisher's order is for availability only. What a listener says of names and sources is always
 // of one state, as Envoy takes a listener as a whole.
 //
+// Envoy never accepts a connection that an Envoy of oooi opened: what it sends to targets starts with a TTL that its listeners
+// refuse. A target that leads back to a listener, by whatever Service, costs one connection until it times out, and no other
+// client anything.
+//
 // A publisher has one response in flight (but for endpoints, which Envoy needs before it acknowledges their clusters, and routes,
 // which a listener may wait for): clusters first, then endpoints, listeners, routes, and only when Envoy acknowledged those, what
 // is no longer needed goes: internal listeners, then clusters. What Envoy refuses is found by halving the

@@ -43,7 +43,15 @@ const (
 	keepaliveProbes   = 3
 	userTimeout       = keepaliveIdle + keepaliveProbes*keepaliveInterval
 
-	// Linux's numbers of the socket option TCP_USER_TIMEOUT (tcp(7)).
+	// upstreamHops is the TTL of what Envoy sends to targets, and least that a client's packets must have left when they arrive:
+	// Envoy never accepts a connection that it opened itself. Hosts start at 64 or more, and reach a VLAN pod in far fewer
+	// than 32 hops; Envoy reaches every target of a cluster in a handful.
+	upstreamHops = 31
+
+	// Linux's numbers of socket options: TCP_USER_TIMEOUT (tcp(7)), IP_TTL and IP_MINTTL (ip(7)).
+	levelIP        = 0
+	ipTTL          = 2
+	ipMinTTL       = 21
 	levelTCP       = 6
 	tcpUserTimeout = 18
 )
@@ -149,7 +157,7 @@ func (b *builder) newListener(l *listener) *listenerv3.Listener {
 		Address:                       socketAddress(b.address, uint32(int(l.port)+b.opts.PortOffset)),
 		PerConnectionBufferLimitBytes: wrapperspb.UInt32(bufferLimit),
 		TcpKeepalive:                  buildKeepalive(),
-		SocketOptions:                 []*core.SocketOption{buildUserTimeout()},
+		SocketOptions:                 []*core.SocketOption{buildUserTimeout(), buildLeastTTL()},
 		// The address may be claimed after Envoy started, or move here at a failover.
 		Freebind: wrapperspb.Bool(!b.opts.AnyAddress),
 		// Two Envoys at one address would share its connections, and each knows the routes of its own Infra
@@ -210,7 +218,7 @@ func buildCluster(t *target) (*clusterv3.Cluster, *endpointv3.ClusterLoadAssignm
 	cluster := newCluster(t.cluster)
 	cluster.ConnectTimeout = durationpb.New(connectTimeout)
 	cluster.UpstreamConnectionOptions = &clusterv3.UpstreamConnectionOptions{TcpKeepalive: buildKeepalive()}
-	cluster.UpstreamBindConfig = &core.BindConfig{SocketOptions: []*core.SocketOption{buildUserTimeout()}}
+	cluster.UpstreamBindConfig = &core.BindConfig{SocketOptions: []*core.SocketOption{buildUserTimeout(), buildUpstreamTTL()}}
 	endpoints, named, err := buildEndpoints(t.cluster, t.owner, backend)
 	switch {
 	case err != nil:
@@ -286,6 +294,30 @@ func buildUserTimeout() *core.SocketOption {
 		Level:       levelTCP,
 		Name:        tcpUserTimeout,
 		Value:       &core.SocketOption_IntValue{IntValue: userTimeout.Milliseconds()},
+		State:       core.SocketOption_STATE_PREBIND,
+	}
+}
+
+// buildUpstreamTTL marks what Envoy sends to a target: see upstreamHops.
+func buildUpstreamTTL() *core.SocketOption {
+	return &core.SocketOption{
+		Description: "IP_TTL, in hops",
+		Level:       levelIP,
+		Name:        ipTTL,
+		Value:       &core.SocketOption_IntValue{IntValue: upstreamHops},
+		State:       core.SocketOption_STATE_PREBIND,
+	}
+}
+
+// buildLeastTTL drops, in the kernel, whatever carries that mark (Generalized TTL Security Mechanism, RFC 5082): a connection
+// that leads back to a listener of oooi ends there at the first turn, through kube-proxy's hairpin as well, and whichever Envoy of
+// whichever VLAN opened it.
+func buildLeastTTL() *core.SocketOption {
+	return &core.SocketOption{
+		Description: "IP_MINTTL, in hops",
+		Level:       levelIP,
+		Name:        ipMinTTL,
+		Value:       &core.SocketOption_IntValue{IntValue: upstreamHops + 1},
 		State:       core.SocketOption_STATE_PREBIND,
 	}
 }
