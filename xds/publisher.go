@@ -48,6 +48,18 @@ type subscription struct {
 type refusal struct {
 	version string
 	message string
+	again   bool // to be sent once more as it is
+}
+
+// passingCauses are words of Envoy about the machine it runs on. A resource that it refused with one of them may be taken
+// later as it is; any other refusal is about the resource itself.
+var passingCauses = []string{
+	"cannot bind", "Address already in use", "Cannot assign requested address", "Too many open files", "Cannot allocate memory",
+}
+
+// mayPass tells whether Envoy may take the resource later as it is.
+func (r refusal) mayPass() bool {
+	return r.version != "" && slices.ContainsFunc(passingCauses, func(cause string) bool { return strings.Contains(r.message, cause) })
 }
 
 func newPublisher(target *Snapshot) *publisher {
@@ -60,6 +72,34 @@ func (p *publisher) retarget(target *Snapshot) {
 	for _, sub := range p.types {
 		clear(sub.refused)
 		sub.batch = 0
+	}
+}
+
+// hasPassing tells whether Envoy refused something that it may take later as it is.
+func (p *publisher) hasPassing() bool {
+	for _, sub := range p.types {
+		for _, r := range sub.refused {
+			if r.mayPass() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// retryPassing has what Envoy may take now sent again. Envoy's words stand until it answers; what it no longer asks for is forgotten.
+func (p *publisher) retryPassing() {
+	for _, sub := range p.types {
+		for name, r := range sub.refused {
+			switch {
+			case !r.mayPass():
+			case sub.wants(name):
+				r.again = true
+				sub.refused[name] = r
+			default:
+				delete(sub.refused, name)
+			}
+		}
 	}
 }
 
@@ -153,7 +193,8 @@ func (p *publisher) additions(typeURL string) *step {
 	st := &step{typeURL: typeURL}
 	set := p.target.sets[typeURL]
 	for _, r := range set.sorted {
-		if !sub.wants(r.Name) || sub.has(r) || sub.refused[r.Name].version == r.Version {
+		refused := sub.refused[r.Name]
+		if !sub.wants(r.Name) || sub.has(r) || refused.version == r.Version && !refused.again {
 			continue
 		}
 		if sub.batch > 0 && len(st.add) == sub.batch {
@@ -258,7 +299,7 @@ func (p *publisher) abandonRoutes() {
 }
 
 // refusedStep books a NACK of the step of a type that is in flight. One resource alone is to blame, and is parked until
-// the next retarget; of several it is not known which, so that they are sent again in halves.
+// the next retarget or retryPassing; of several it is not known which, so that they are sent again in halves.
 func (p *publisher) refusedStep(typeURL, message string) {
 	st, sub := p.inFlight[typeURL], p.types[typeURL]
 	delete(p.inFlight, typeURL)

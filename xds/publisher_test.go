@@ -26,6 +26,7 @@ type modelEnvoy struct {
 	patient bool                                      // withholds the answer to a listener until it has its routes
 	waiting func()                                    // is the answer to the listeners
 	failed  bool                                      // routes were refused: the listener waits for them no longer
+	words   string                                    // of its refusals
 	later   bool                                      // asks for the routes after its answer, and gives them up later still
 }
 
@@ -70,7 +71,7 @@ func (e *modelEnvoy) take(p *publisher, st *step) {
 	}
 	answer := func() {
 		if refused {
-			p.refusedStep(st.typeURL, "no")
+			p.refusedStep(st.typeURL, e.words)
 		} else {
 			p.acknowledged(st.typeURL)
 		}
@@ -137,7 +138,10 @@ func (e *modelEnvoy) dangling(t *testing.T, refused map[string]bool) string {
 func TestPublisherOverRandomChanges(t *testing.T) {
 	for seed := range uint64(90) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
-		e := &modelEnvoy{has: map[string]map[string]*discovery.Resource{}, refuses: map[string]bool{}, warming: map[string]bool{}, patient: seed%3 == 1, later: seed%3 == 2}
+		e := &modelEnvoy{has: map[string]map[string]*discovery.Resource{}, refuses: map[string]bool{}, warming: map[string]bool{}, patient: seed%3 == 1, later: seed%3 == 2, words: "no"}
+		if seed%2 == 1 {
+			e.words = "cannot bind '192.0.2.4:6443': Address already in use"
+		}
 		for _, typeURL := range servedTypes {
 			e.has[typeURL] = map[string]*discovery.Resource{}
 		}
@@ -192,15 +196,33 @@ func TestPublisherOverRandomChanges(t *testing.T) {
 					t.Fatalf("seed %d round %d: %s", seed, round, problem)
 				}
 			}
-			for e.routes(p); ; e.routes(p) { // at last it does
-				st := p.next()
-				if st == nil {
-					break
+			settle := func() (sent int) {
+				for e.routes(p); ; e.routes(p) { // at last it does
+					st := p.next()
+					if st == nil {
+						return sent
+					}
+					sent++
+					if steps++; steps > 400 {
+						t.Fatalf("seed %d round %d: no rest after %d steps", seed, round, steps)
+					}
+					e.take(p, st)
 				}
-				if steps++; steps > 200 {
-					t.Fatalf("seed %d round %d: no rest after %d steps", seed, round, steps)
+			}
+			settle()
+			if seed%2 == 1 {
+				refused := p.hasPassing()
+				p.retryPassing()
+				if sent := settle(); (sent > 0) != refused {
+					t.Fatalf("seed %d round %d: a retry sent %d responses, refused for a cause that passes: %t", seed, round, sent, refused)
 				}
-				e.take(p, st)
+				if rnd.IntN(2) == 0 { // the cause has passed
+					clear(e.refuses)
+					p.retryPassing()
+					settle()
+				}
+			} else if p.retryPassing(); p.hasPassing() || settle() > 0 {
+				t.Fatalf("seed %d round %d: content that Envoy refused was sent again without a change", seed, round)
 			}
 			if problem := e.dangling(t, everRefused); problem != "" {
 				t.Fatalf("seed %d round %d: %s", seed, round, problem)

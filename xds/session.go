@@ -61,6 +61,7 @@ type session struct {
 	log       *slog.Logger
 	connected time.Time
 	kick      chan struct{}
+	retry     *time.Timer // runs while Envoy may come to take what it refused
 
 	mu        sync.Mutex
 	pub       *publisher
@@ -70,7 +71,15 @@ type session struct {
 	acked     string   // version of the snapshot acknowledged last
 	responses uint64   // sent so far; numbers the nonces
 	done      uint64   // seq of the last snapshot that was answered in full
+	// retryAfter is how long the retry timer was set for last; 0: nothing waits for it.
+	retryAfter time.Duration
 }
+
+// A resource that Envoy refused for a cause that may pass is sent again after retryFirst, then at growing intervals up to retryMost.
+const (
+	retryFirst = time.Second
+	retryMost  = time.Minute
+)
 
 // open registers a stream under the Infra that its node names.
 func (s *Server) open(node *core.Node) (*session, error) {
@@ -100,6 +109,7 @@ func (s *Server) open(node *core.Node) (*session, error) {
 		log:       s.log.With("infra", name, "envoy", node.GetId(), "stream", s.opened),
 		connected: time.Now(),
 		kick:      make(chan struct{}, 1),
+		retry:     stoppedTimer(),
 		pub:       newPublisher(latest.snap),
 		working:   latest,
 	}
@@ -110,8 +120,15 @@ func (s *Server) open(node *core.Node) (*session, error) {
 	return ses, nil
 }
 
+func stoppedTimer() *time.Timer {
+	t := time.NewTimer(retryMost)
+	t.Stop()
+	return t
+}
+
 // leave takes a session away when its stream has ended.
 func (s *Server) leave(ses *session) {
+	ses.retry.Stop()
 	s.mu.Lock()
 	in := ses.infra
 	in.sessions = slices.DeleteFunc(in.sessions, func(other *session) bool { return other == ses })
@@ -143,6 +160,7 @@ func (ses *session) next(w wire) (send func() error) {
 		if newer && len(ses.pub.inFlight) == 0 && (ses.resting || ses.pub.troubled()) {
 			ses.working, ses.resting, newer = latest, false, false
 			ses.pub.retarget(latest.snap)
+			ses.retryAfter = 0
 		}
 		if st := ses.pub.next(); st != nil {
 			ses.resting = false
@@ -199,18 +217,41 @@ func (ses *session) answer(st *step, req *request) {
 // still starting, and has not answered.
 func (ses *session) rest() {
 	ses.resting = true
-	if ses.pub.types[clusterType] == nil || ses.pub.types[listenerType] == nil || ses.pub.awaitsRoutes() || ses.done >= ses.working.seq {
+	if ses.pub.types[clusterType] == nil || ses.pub.types[listenerType] == nil || ses.pub.awaitsRoutes() {
+		return
+	}
+	ses.planRetry()
+	version, troubled, first := ses.working.snap.version, ses.pub.troubled(), ses.done < ses.working.seq
+	if !first && (troubled || ses.acked == version) {
 		return
 	}
 	ses.done = ses.working.seq
-	ses.sent = ses.working.snap.version
-	if !ses.pub.troubled() {
-		ses.acked = ses.working.snap.version
-		if ses.working.at.After(ses.connected) {
+	ses.sent = version
+	if !troubled {
+		ses.acked = version
+		if first && ses.working.at.After(ses.connected) {
 			ses.metrics.ackSeconds.WithLabelValues(ses.infra.name).Observe(time.Since(ses.working.at).Seconds())
 		}
 	}
 	ses.infra.announce()
+}
+
+// planRetry sets the retry timer when Envoy refused something that it may take later as it is.
+func (ses *session) planRetry() {
+	if !ses.pub.hasPassing() {
+		ses.retry.Stop()
+		ses.retryAfter = 0
+		return
+	}
+	ses.retryAfter = min(max(2*ses.retryAfter, retryFirst), retryMost)
+	ses.retry.Reset(ses.retryAfter)
+}
+
+// tryAgain has what Envoy may take now sent again, when the retry timer has run out.
+func (ses *session) tryAgain() {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	ses.pub.retryPassing()
 }
 
 // status of the Envoy at the other end.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"time"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
@@ -64,7 +65,9 @@ func (svc *service) serve(w wire) error {
 	})
 
 	var ses *session
-	var kick <-chan struct{} // none before the first request
+	// None of these before the first request.
+	var kick <-chan struct{}
+	var retry <-chan time.Time
 	for {
 		select {
 		case got := <-requests:
@@ -81,10 +84,12 @@ func (svc *service) serve(w wire) error {
 					return err
 				}
 				defer svc.server.leave(ses)
-				kick = ses.kick
+				kick, retry = ses.kick, ses.retry.C
 			}
 			ses.handle(got.req)
 		case <-kick:
+		case <-retry:
+			ses.tryAgain()
 		case <-svc.stop:
 			return status.Error(codes.Unavailable, "the control plane is stopping; Envoy keeps what it has")
 		case <-ctx.Done():
