@@ -16,6 +16,8 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/densityops/oooi/api/v1alpha1"
 )
 
 // StreamClientStatus implements CSDS: one answer to each request.
@@ -140,7 +142,7 @@ func (st *step) carries(name string) bool {
 func stringMatch(m *matcherv3.StringMatcher) (func(string) bool, error) {
 	fold := func(s string) string { return s }
 	if m.GetIgnoreCase() {
-		fold = strings.ToLower
+		fold = v1alpha1.LowerASCII
 	}
 	with := func(test func(s, pattern string) bool, pattern string) func(string) bool {
 		return func(s string) bool { return test(fold(s), fold(pattern)) }

@@ -246,7 +246,7 @@ func buildEndpoints(cluster string, owner *core.Metadata, backend *v1alpha1.Back
 	for _, address := range slices.Sorted(slices.Values(backend.Addresses)) {
 		if _, err := netip.ParseAddr(address); err != nil {
 			name := strings.TrimSuffix(address, ".")
-			if len(backend.Addresses) > 1 || !validServerName(strings.ToLower(name)) {
+			if len(backend.Addresses) > 1 || !validServerName(v1alpha1.LowerASCII(name)) {
 				return nil, false, fmt.Errorf("address %q is neither an IP address nor a single DNS name", address)
 			}
 			named = true

@@ -3,6 +3,7 @@ package v1alpha1
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -90,10 +91,26 @@ func LabelValue(name string) string {
 	return strings.TrimRight(name[:maxNameLength-len(suffix)], "-.") + suffix
 }
 
-// NormalizeDomain brings a DNS name to the form that names are compared in: lower case, no trailing
+// NormalizeDomain brings a DNS name to the form that names are compared in: no spaces around it, lower case, no trailing
 // dot (RFC 4343).
 func NormalizeDomain(name string) string {
-	return strings.ToLower(strings.TrimSuffix(strings.TrimSpace(name), "."))
+	return LowerASCII(strings.TrimSuffix(strings.Trim(name, " \t\r\n"), "."))
+}
+
+// LowerASCII folds the case of ASCII letters, as DNS (RFC 4343) and Envoy do. Other letters stay as they are: strings.ToLower
+// makes a "k" of the Kelvin sign (U+212A), which is another name to everybody else.
+func LowerASCII(s string) string {
+	isUpper := func(b byte) bool { return 'A' <= b && b <= 'Z' }
+	lower := []byte(s)
+	if !slices.ContainsFunc(lower, isUpper) {
+		return s
+	}
+	for i, b := range lower {
+		if isUpper(b) {
+			lower[i] = b + 'a' - 'A'
+		}
+	}
+	return string(lower)
 }
 
 // Domain is the normalised domain of the attachment: <clusterName>.<baseDomain>.

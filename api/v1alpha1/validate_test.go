@@ -319,3 +319,17 @@ func FuzzParseAddressRange(f *testing.F) {
 		}
 	})
 }
+
+func TestNamesFoldAsTheWireDoes(t *testing.T) {
+	for in, want := range map[string]string{
+		" API.Example.COM. ":   "api.example.com",
+		"\u212Aubernetes":      "\u212Aubernetes", // the Kelvin sign is no K
+		"\u0130nfra.example":   "\u0130nfra.example",
+		"\u00A0api.example":    "\u00A0api.example",
+		"bad\xff.Example\xfe.": "bad\xff.example\xfe",
+	} {
+		if got := NormalizeDomain(in); got != want {
+			t.Errorf("NormalizeDomain(%q) = %q, want %q", in, got, want)
+		}
+	}
+}

@@ -92,7 +92,7 @@ func (r *Result) Concerned(source netip.Addr, infra string) []*Infra {
 
 func (i *Infra) explain(c Connection) Verdict {
 	v := Verdict{Infra: i.Key().String(), Rule: RuleServerName}
-	name := strings.ToLower(c.Name)
+	name := v1alpha1.LowerASCII(c.Name)
 	listener := c.Listener
 	if listener == "" && i.Proxy != nil {
 		listener = i.ownListener(c.Port)
