@@ -105,6 +105,9 @@ The answer comes from a running server, or from manifests with --config-dir.`,
 	return cmd
 }
 
+// maxNameLength is the length of a DNS name as people write it, with a trailing dot.
+const maxNameLength = 254
+
 // parseQuestion reads the parameters that the command and the HTTP endpoint share.
 func parseQuestion(query url.Values) (question, error) {
 	q := question{name: query.Get("sni"), dns: query.Get("dns"), dnsType: mdns.TypeA, infra: query.Get("infra"), port: 443}
@@ -116,6 +119,11 @@ func parseQuestion(query url.Values) (question, error) {
 		return q, fmt.Errorf("--source %q is not an address", query.Get("source"))
 	}
 	q.source = q.source.Unmap()
+	for flag, name := range map[string]string{"sni": q.name, "dns": q.dns} {
+		if len(name) > maxNameLength {
+			return q, fmt.Errorf("--%s has %d characters: a DNS name has at most %d (RFC 1035 2.3.4)", flag, len(name), maxNameLength)
+		}
+	}
 	if text := query.Get("port"); strings.HasPrefix(text, "external-") {
 		q.listener, q.port = text, 0
 	} else if text != "" {

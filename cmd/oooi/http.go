@@ -14,11 +14,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/densityops/oooi/api/v1alpha1"
 	"github.com/densityops/oooi/serve"
 	"github.com/densityops/oooi/watch"
 	"github.com/densityops/oooi/watch/files"
@@ -51,8 +51,15 @@ type web struct {
 	podNetworks []netip.Prefix
 }
 
-// maxHTTPConns bounds the connections to the HTTP endpoints.
-const maxHTTPConns = 64
+const (
+	// maxHTTPConns bounds the connections to one address of the HTTP endpoints, so that a flood there leaves file descriptors to
+	// the servers that matter.
+	maxHTTPConns = 64
+	// maxHTTPHeader bounds the headers of a request, in bytes.
+	maxHTTPHeader = 16 << 10
+	// httpHeaderTimeout is how long a client may take over them.
+	httpHeaderTimeout = 5 * time.Second
+)
 
 // serve answers at every address until ctx ends. With ownLink, what comes over another interface than the one that has the
 // address is not answered: a host takes packets to any of its addresses on every interface (RFC 1122 section 3.3.4.2, weak
@@ -64,8 +71,6 @@ func (e *web) serve(ctx context.Context, addresses []string, ownLink bool) error
 		if err != nil {
 			return fmt.Errorf("HTTP server: %w: choose another address with --http-listen", err)
 		}
-		// Bounded, so that a flood here leaves file descriptors to the servers that matter.
-		l = netutil.LimitListener(l, maxHTTPConns)
 		group.Go(func() error { return e.answer(ctx, l) })
 	}
 	return group.Wait()
@@ -118,7 +123,10 @@ func interfaceOf(address string) (string, error) {
 // answer answers one listener until ctx ends.
 func (e *web) answer(ctx context.Context, l net.Listener) error {
 	server := &http.Server{
-		Handler: e.handler(), ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
+		Handler:           ownHostOnly(e.handler()),
+		ReadHeaderTimeout: httpHeaderTimeout, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
+		MaxHeaderBytes: maxHTTPHeader,
+		ConnState:      newConnections(maxHTTPConns).track,
 	}
 	stopped := make(chan struct{})
 	go func() {
@@ -132,6 +140,33 @@ func (e *web) answer(ctx context.Context, l net.Listener) error {
 	}
 	<-stopped
 	return nil
+}
+
+// ownHostOnly refuses requests for a host that is not this one. A web page could otherwise have its own name resolve to this
+// process, and read what all tenants are called in the browser of the person who looks at it (DNS rebinding).
+func ownHostOnly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !isOwnHost(r.Host) {
+			http.Error(w, fmt.Sprintf("%.253q is not a name of this server: ask it by its address, as localhost, or by the name of a Service", r.Host),
+				http.StatusMisdirectedRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// isOwnHost tells whether a Host header can only mean this process: an address, localhost, or a name that no public DNS
+// zone has (one label, or a Service of the cluster). A request without one (HTTP/1.0) is from no browser.
+func isOwnHost(host string) bool {
+	name, _, err := net.SplitHostPort(host)
+	if err != nil {
+		name = host
+	}
+	name = v1alpha1.NormalizeDomain(strings.TrimSuffix(strings.TrimPrefix(name, "["), "]"))
+	if _, err := netip.ParseAddr(name); err == nil {
+		return true
+	}
+	return !strings.Contains(name, ".") || strings.HasSuffix(name, ".svc") || strings.HasSuffix(name, ".svc.cluster.local")
 }
 
 func (e *web) handler() http.Handler {
