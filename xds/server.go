@@ -28,13 +28,24 @@ const (
 	pingTimeout  = 5 * time.Second
 	// minPingInterval is how often an Envoy may ping us.
 	minPingInterval = time.Second
+	// unusedConnection is how long a connection may be without a stream.
+	unusedConnection = 5 * time.Minute
+	// firstRequestTimeout is how long a stream may take to say whose Envoy it is.
+	firstRequestTimeout = 15 * time.Second
+	// maxStreams bounds the streams of one connection: an Envoy has one, a person a few.
+	maxStreams = 16
+	// maxRequest bounds a request, in bytes: an Envoy that reconnects lists the versions of all that it has, 100 bytes each.
+	maxRequest = 8 << 20
+	// maxNodeName bounds node.id and node.cluster, in bytes: the names of a Kubernetes object and its namespace fit in.
+	maxNodeName = 512
 )
 
 // Server holds the current snapshot of each Infra and brings every connected Envoy to it.
 // An Infra is named NAMESPACE/NAME, which is what its Envoys say as node.cluster.
 type Server struct {
-	log     *slog.Logger
-	metrics *metrics
+	log          *slog.Logger
+	metrics      *metrics
+	firstRequest time.Duration // how long a stream may take to say whose Envoy it is
 
 	mu     sync.Mutex
 	infras map[string]*infra
@@ -44,7 +55,7 @@ type Server struct {
 
 // NewServer makes a server that knows no Infra yet.
 func NewServer(log *slog.Logger, reg prometheus.Registerer) *Server {
-	return &Server{log: log, metrics: newMetrics(reg), infras: map[string]*infra{}}
+	return &Server{log: log, metrics: newMetrics(reg), firstRequest: firstRequestTimeout, infras: map[string]*infra{}}
 }
 
 // Apply makes snap the current snapshot of an Infra. It returns at once: the Envoys are sent what
@@ -174,9 +185,10 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		return fmt.Errorf("xDS listener %s: not a loopback address, and Envoys are not authenticated; listen on 127.0.0.1", tcp)
 	}
 	g := grpc.NewServer(
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout, MaxConnectionIdle: unusedConnection}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPingInterval, PermitWithoutStream: true}),
-		grpc.MaxRecvMsgSize(64<<20), // an Envoy that reconnects lists all the versions it has
+		grpc.MaxRecvMsgSize(maxRequest),
+		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.WaitForHandlers(true),
 	)
 	svc := &service{server: s, stop: ctx.Done()}

@@ -9,7 +9,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/prometheus/client_golang/prometheus"
@@ -224,6 +226,8 @@ func TestWhoIsNotServedIsToldWhy(t *testing.T) {
 		{"", "pod-1", codes.InvalidArgument, "node.cluster is empty: set it to NAMESPACE/NAME of the Infra"},
 		{"clusters/nope", "pod-1", codes.NotFound, `node.cluster "clusters/nope" is no Infra`},
 		{"tenants/secret", "", codes.InvalidArgument, "node.id is empty"},
+		{strings.Repeat("x", 1<<20), "pod-1", codes.InvalidArgument, "node.id has 5 bytes and node.cluster 1048576: 512 are the most"},
+		{"tenants/secret", strings.Repeat("x", 9<<20), codes.ResourceExhausted, "larger than max"},
 	} {
 		client := connectDelta(t, p, c.cluster, c.id)
 		client.ask(clusterType)
@@ -234,6 +238,25 @@ func TestWhoIsNotServedIsToldWhy(t *testing.T) {
 	}
 	p.Apply("clusters/nope", mustBuild(t, page("a"), Options{})) // the Infra comes, and Envoy tries again
 	connectDelta(t, p, "clusters/nope", "pod-1").start(targetsOf("a"), bothListeners)
+}
+
+// A stream that says nothing is no Envoy: it must not stay, nor keep what an Envoy says of its extensions.
+func TestStreamsThatSayNothingEnd(t *testing.T) {
+	p := serveInProcess(t)
+	p.firstRequest = time.Millisecond
+	silent := connectDelta(t, p, testInfra, "pod-1")
+	if err := silent.ended(); status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "no request within") {
+		t.Errorf("a silent stream: %v", err)
+	}
+	p = serveInProcess(t)
+	p.Apply(testInfra, mustBuild(t, page("a"), Options{}))
+	envoy := connectDelta(t, p, testInfra, "pod-2")
+	envoy.node.Extensions = []*core.Extension{{Name: "envoy.filters.network.tcp_proxy"}}
+	envoy.node.UserAgentName = "envoy"
+	envoy.start(targetsOf("a"), bothListeners)
+	if kept := p.allSessions()[0].node; len(kept.GetExtensions()) > 0 || kept.GetUserAgentName() != "envoy" {
+		t.Errorf("of its node is kept %v", kept)
+	}
 }
 
 func TestARemovedInfraLosesItsListeners(t *testing.T) {

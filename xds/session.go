@@ -91,6 +91,9 @@ func (s *Server) open(node *core.Node) (*session, error) {
 	case node.GetId() == "":
 		return nil, status.Error(codes.InvalidArgument,
 			"node.id is empty: set it to a name that no other Envoy has, for example that of its pod")
+	case len(name) > maxNodeName || len(node.GetId()) > maxNodeName:
+		return nil, status.Errorf(codes.InvalidArgument,
+			"node.id has %d bytes and node.cluster %d: %d are the most", len(node.GetId()), len(name), maxNodeName)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +106,7 @@ func (s *Server) open(node *core.Node) (*session, error) {
 	latest := in.latest.Load()
 	ses := &session{
 		id:        s.opened,
-		node:      node,
+		node:      identity(node),
 		infra:     in,
 		metrics:   s.metrics,
 		log:       s.log.With("infra", name, "envoy", node.GetId(), "stream", s.opened),
@@ -118,6 +121,14 @@ func (s *Server) open(node *core.Node) (*session, error) {
 	version := node.GetUserAgentBuildVersion().GetVersion()
 	ses.log.Info("Envoy connected", "version", fmt.Sprintf("%d.%d.%d", version.GetMajorNumber(), version.GetMinorNumber(), version.GetPatch()))
 	return ses, nil
+}
+
+// identity is what of a node is worth keeping: an Envoy also lists all its extensions, some 90 kB.
+func identity(node *core.Node) *core.Node {
+	return &core.Node{
+		Id: node.GetId(), Cluster: node.GetCluster(), Locality: node.GetLocality(),
+		UserAgentName: node.GetUserAgentName(), UserAgentVersionType: node.GetUserAgentVersionType(),
+	}
 }
 
 func stoppedTimer() *time.Timer {

@@ -68,6 +68,8 @@ func (svc *service) serve(w wire) error {
 	// None of these before the first request.
 	var kick <-chan struct{}
 	var retry <-chan time.Time
+	silent := time.NewTimer(svc.server.firstRequest)
+	defer silent.Stop()
 	for {
 		select {
 		case got := <-requests:
@@ -85,11 +87,14 @@ func (svc *service) serve(w wire) error {
 				}
 				defer svc.server.leave(ses)
 				kick, retry = ses.kick, ses.retry.C
+				silent.Stop()
 			}
 			ses.handle(got.req)
 		case <-kick:
 		case <-retry:
 			ses.tryAgain()
+		case <-silent.C:
+			return status.Errorf(codes.DeadlineExceeded, "no request within %s: an Envoy says first who it is", svc.server.firstRequest)
 		case <-svc.stop:
 			return status.Error(codes.Unavailable, "the control plane is stopping; Envoy keeps what it has")
 		case <-ctx.Done():
